@@ -128,7 +128,7 @@ def main():
         return 3
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
-    torch.multiprocessing.spawn(be_rank, 
+    torch.multiprocessing.spawn(be_rank,
                                 (arguments.ranks, arguments.repeats, arguments.symmetric),
                                 arguments.ranks)  # fmt: skip
     return 0

@@ -195,12 +195,10 @@ class Results(Sequence):
 
 
 def _rates(rate):
-    """The rate of what bounds the case, memory traffic or arithmetic: each has a column of its own."""
+    """Of memory traffic and of arithmetic, as in the table of `run`."""
     if rate is None:
         return "", ""
-    if rate.bound != "compute":
-        return _number(rate.gbps, "{:.3g}"), ""
-    return "", _number(rate.tflops and 1000 * rate.tflops, "{:.3g}")
+    return _number(rate.gbps, "{:.3g}"), _number(rate.tflops and 1000 * rate.tflops, "{:.3g}")
 
 
 def _number(value, text):

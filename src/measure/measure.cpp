@@ -77,14 +77,6 @@ Cut every_step(const std::vector<Step>& steps) {
   return cut;
 }
 
-/// All of them in one part.
-Cut all_together(const std::vector<Step>& steps) {
-  Cut cut;
-  cut.parts.emplace_back();
-  for (const Step& step : steps) cut.parts.back().push_back(step.run);
-  return cut;
-}
-
 /// Neighbours with the same in_median in one part.
 Cut neighbours_together(const std::vector<Step>& steps) {
   Cut cut;
@@ -246,7 +238,9 @@ class Measurement::Sampler {
   /// take time in them.
   const std::vector<double>& samples_of_whole() {
     if (cut_.parts.size() <= 1 || !stopwatch_.boundaries_take_time()) return totals_;
-    const std::vector<Part> whole = stopwatch_.prepare(all_together(steps_).parts);
+    Part all;
+    for (const Step& step : steps_) all.push_back(step.run);
+    const std::vector<Part> whole = stopwatch_.prepare({std::move(all)});
     whole_samples_.resize(1);
     do {
       time(whole, whole_samples_, false);

@@ -400,9 +400,8 @@ TEST_CASE("steps that are parts need no samples of their own, all of them togeth
   Bench bench;
   bench.options.spec.samples = 3;
   CostlyBoundaries stopwatch(bench.clock);
-  const Timing timing =
-      measure({bench.step("write_cache", {7}, false), bench.step("attend", {30})}, stopwatch,
-              nullptr, bench.clock, bench.options);
+  const Timing timing = measure({bench.step("write_cache", {7}, false), bench.step("attend", {30})},
+                                stopwatch, nullptr, bench.clock, bench.options);
   CHECK(timing.total_us == doctest::Approx(39));
   CHECK(std::count(stopwatch.num_parts.begin(), stopwatch.num_parts.end(), 2) == 3);
   CHECK(std::count(stopwatch.num_parts.begin(), stopwatch.num_parts.end(), 1) ==

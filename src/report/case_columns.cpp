@@ -188,8 +188,8 @@ CaseLabels case_labels(const std::vector<Result>& results) {
                                 printable(column.values.front()));
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
-    found.labels.push_back(printable(columns.empty() ? results[i].case_name
-                                                     : case_label(columns, i, true)));
+    found.labels.push_back(
+        printable(columns.empty() ? results[i].case_name : case_label(columns, i, true)));
   }
   return found;
 }

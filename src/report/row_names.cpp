@@ -45,7 +45,8 @@ RowNames::RowNames(const std::vector<const std::vector<Result>*>& files) {
   shared_ = labels.shared;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::string& label = labels.labels[i];
-    names_[results[i].id] = label + (label.empty() ? "" : ", ") + printable(results[i].backend);
+    const std::string backend = printable(results[i].backend);
+    names_[results[i].id] = label + (label.empty() || backend.empty() ? "" : ", ") + backend;
   }
 }
 

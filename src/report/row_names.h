@@ -1,4 +1,5 @@
-// What the rows of a table call results, where a table has one text a row for them: gate, diff.
+// What the rows of a table call results, or cases (results without a backend), where a table has
+// one text a row for them: gate, diff, support.
 //
 // An id tells everything and can be pasted after --filter, so it stands where every row has room
 // for it. Where one has not, no id is shortened, since what a sweep varies is lost then: rows show

@@ -4,7 +4,7 @@ operands by name."""
 
 import unittest
 
-from pythons import FAKE_TORCH, PythonTest
+from pythons import NumpyTest
 from tool import ROOT
 
 TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4}\n"
@@ -41,12 +41,7 @@ CORRECT = operation("dcp_correct", more="dcp: {world_size: 2, comm: a2a}\n")
 SLICES = operation("metadata")
 
 
-class FormsTest(PythonTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.need("numpy", modules=[FAKE_TORCH])
-
+class FormsTest(NumpyTest):
     def setUp(self):
         super().setUp()
         self.write("mine.py", (ROOT / "tests" / "python" / "numpy_forms.py").read_text())

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
-from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described, python_with_torch
+from pythons import PACKAGE_DIR, NumpyTest, described, python_with_torch
 from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE, strict_json
 
 SMALL = TINY.replace("bfloat16", "float32")
@@ -25,12 +25,7 @@ SMALL = TINY.replace("bfloat16", "float32")
 MINE = (ROOT / "tests" / "python" / "numpy_attention.py").read_text(encoding="utf-8")
 
 
-class Classes(PythonTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.need("numpy", modules=[FAKE_TORCH])
-
+class Classes(NumpyTest):
     def setUp(self):
         super().setUp()
         self.write("mine.py", MINE)

@@ -7,7 +7,7 @@ import json
 import subprocess
 import unittest
 
-from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest
+from pythons import FAKE_TORCH, PACKAGE_DIR, NumpyTest
 from tool import ROOT, TIME_LIMIT_S, TINY
 
 UNIMPORTED = "raise ImportError('imported')\n"
@@ -23,12 +23,7 @@ class Mine:
 """
 
 
-class Versions(PythonTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.need("numpy", modules=[FAKE_TORCH])
-
+class Versions(NumpyTest):
     def install(self, name, version, *files, folder="site", record=True, **more):
         """A distribution in `folder` with these files, the facts of `more` beside its METADATA."""
         info = f"{folder}/{name.replace('-', '_')}-{version}.dist-info"

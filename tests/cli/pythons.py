@@ -82,3 +82,12 @@ class PythonTest(PluginTest):
         chosen = [word for name in names for word in ("--backend", name)]
         results = self.results("scenario.yaml", "--device", "cpu", *chosen, *options, code=code)
         return {names[result["backend"]]: result for result in results.values()}
+
+
+class NumpyTest(PythonTest):
+    """Classes in numpy, with tests/python/fake_torch in the place of torch."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.need("numpy", modules=[FAKE_TORCH])

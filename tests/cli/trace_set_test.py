@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import numpy as np
-from pythons import FAKE_TORCH, PythonTest
+from pythons import NumpyTest
 from tool import BINARY, ROOT, TIME_LIMIT_S, strict_json
 from trace_sets import (
     HEADS,
@@ -42,12 +42,7 @@ QUICK = ("--device", "cpu", "--set", "timing.samples=3", "--set", "timing.min_ti
          "--set", "timing.timeout_s=2")  # fmt: skip
 
 
-class TraceTest(PythonTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.need("numpy", modules=[FAKE_TORCH])
-
+class TraceTest(NumpyTest):
     def setUp(self):
         super().setUp()
         self.set = TraceFolder(self.dir / "set")

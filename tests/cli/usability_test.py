@@ -168,6 +168,9 @@ class Messages(ToolTest):
 
     def test_scale_files_are_refused_without_the_words_of_a_parser(self):
         for content, words in (('{"a": 1', "not JSON: line 1, column 8: the file ends too early"),
+                               # A literal before it, which is read as a string of more characters.
+                               ('{"a": NaN, "b": -Infinity, x}',
+                                "not JSON: line 1, column 28: unexpected 'x'"),
                                (b"\x00\x01", "not JSON: line 1, column 1: unexpected byte 0x00"),
                                ('{"a": {"q": 1e999}}', "number overflow parsing '1e999'")):  # fmt: skip
             self.write("scales.json", content)

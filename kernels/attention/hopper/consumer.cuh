@@ -73,7 +73,8 @@ struct HopperConsumer : HopperProducts<Config> {
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
       return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state);
     } else {
-      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(
+          r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
     }
   }
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.

@@ -6,8 +6,8 @@
 
 namespace attn {
 
-/// What forms of a soft cap (soft_cap.cuh) need of cap c and scale, worked out by the host. Kernels read it
-/// where parameters lie, so that it takes no registers.
+/// What forms of a soft cap (soft_cap.cuh) need of cap c and scale, worked out by the host. Kernels
+/// read it where parameters lie, so that it takes no registers.
 struct SoftCap {
   static constexpr int kTerms = 6;
   static constexpr int kShortTerms = 3;
@@ -25,8 +25,8 @@ struct SoftCap {
 struct HopperGrid {
   int row_tiles;
   int num_units;
-  int group;    // units whose keys the L2 holds together
-  int reverse;  // 1: every other unit of a group starts with its first row tile
+  int group;      // units whose keys the L2 holds together
+  int reverse;    // 1: every other unit of a group starts with its first row tile
   SoftCap cap{};  // of forms of soft cap that need it
 };
 
@@ -88,9 +88,10 @@ struct KeyTiles {
 
 /// The tiles that cover the hull, the last of which ends with the hull, rounded up to a multiple of
 /// `step`. Of pages `step` is tile_n, so that tiles start on multiples of it; or the rows of a box
-/// (fits_tiles), so that a window of keys has no tile too many. Of ragged keys it is 1: what lies past a request's keys may be past all memory, while before its
-/// first key there are other requests' keys, or nothing, which the copy engine reads as zeros. So
-/// no box ever reaches past the last key, and the host need not know how many there are.
+/// (fits_tiles), so that a window of keys has no tile too many. Of ragged keys it is 1: what lies
+/// past a request's keys may be past all memory, while before its first key there are other
+/// requests' keys, or nothing, which the copy engine reads as zeros. So no box ever reaches past
+/// the last key, and the host need not know how many there are.
 ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, int step) {
   if (hull.begin >= hull.end) return {0, 0, 0};
   const int rest = (hull.end + step - 1) / step * step % tile_n;

@@ -29,10 +29,10 @@ __device__ __forceinline__ void largest_scores(const float (&s)[kKeyBlocks][4], 
   }
 }
 
-/// At least the largest score of each of a thread's two rows: that one, or 0 where all are negative.
-/// Why: bits of positive numbers are in the order of the numbers, and the largest of three integers
-/// is one instruction, that of three numbers two. NaN counts as more than infinity, which is as
-/// well: the row is lost.
+/// At least the largest score of each of a thread's two rows: that one, or 0 where all are
+/// negative. Why: bits of positive numbers are in the order of the numbers, and the largest of
+/// three integers is one instruction, that of three numbers two. NaN counts as more than infinity,
+/// which is as well: the row is lost.
 template <int kKeyBlocks>
 __device__ __forceinline__ void bound_scores(const float (&s)[kKeyBlocks][4], float (&most)[2]) {
 #pragma unroll

@@ -11,10 +11,10 @@
 //   attend_new        own heads over the keys of this step, under the problem's mask
 //   merge             context and new keys into the output of the rank's heads
 //
-// With dcp.overlap attend_new comes before attend_context, beside the gather: between all_gather_query
-// and await_query where ranks are simulated, in the one step gather_and_attend_new where they are
-// real. The steps with "attend" in their names and merge count in the time of the attention; the
-// others are shown beside it. Simulated ranks spend nothing on a network.
+// With dcp.overlap attend_new comes before attend_context, beside the gather: between
+// all_gather_query and await_query where ranks are simulated, in the one step gather_and_attend_new
+// where they are real. The steps with "attend" in their names and merge count in the time of the
+// attention; the others are shown beside it. Simulated ranks spend nothing on a network.
 #pragma once
 
 #include <cstddef>

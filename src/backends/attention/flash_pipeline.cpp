@@ -370,9 +370,9 @@ bool tiles_pay(const Problem& problem, const FlashPlan& plan) {
   const AttentionSpec& attention = problem.attention;
   if (attention.head_size > kMostColumns || attention.v_head_size > kMostColumns) return false;
   // One list over shared prefixes and own keys: on one NVIDIA H200, 2026-11-27, 32 heads on 8 of
-  // D128, 4,096 of 4,224 keys shared, by a pass each and by a list: 16 requests 76.6 and 27.1 us, 64
-  // 91.2 and 45.0, 128 123.6 and 63.3, 256 150 and 107; 1,024 shared 90.9 and 72.1, 242 and 223, 433
-  // and 420, 811 and 821.
+  // D128, 4,096 of 4,224 keys shared, by a pass each and by a list: 16 requests 76.6 and 27.1 us,
+  // 64 91.2 and 45.0, 128 123.6 and 63.3, 256 150 and 107; 1,024 shared 90.9 and 72.1, 242 and 223,
+  // 433 and 420, 811 and 821.
   if (plan.cascade) return true;
   const bool is_mixed = plan.batch.num_decodes > 0 && plan.batch.num_prefills > 0;
   return is_mixed && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;

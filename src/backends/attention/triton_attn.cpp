@@ -115,11 +115,11 @@ class TritonAttn : public NativeBackend {
     if (takes_3d_path(problem)) {
       const int tile = decode_tile(problem.attention);
       const SegmentPlan plan = plan_segments(problem_of_chunks(problem).max_seq_len(), tile);
-      facts.emplace_back("segments", fmt::format("{} of {} active in the longest request, {} tile{} "
-                                                 "of {} keys each",
-                                                 plan.num_active, kNumSoftmaxSegments,
-                                                 plan.tiles_per_segment,
-                                                 plan.tiles_per_segment == 1 ? "" : "s", tile));
+      facts.emplace_back("segments",
+                         fmt::format("{} of {} active in the longest request, {} tile{} "
+                                     "of {} keys each",
+                                     plan.num_active, kNumSoftmaxSegments, plan.tiles_per_segment,
+                                     plan.tiles_per_segment == 1 ? "" : "s", tile));
     }
     add_cache_facts(problem, CacheLayoutKind::kTr, kernel_rules(), facts);
     return facts;

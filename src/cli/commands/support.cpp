@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "backends/backend.h"
@@ -25,9 +23,9 @@
 #include "cli/terminal/text.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
-#include "report/case_columns.h"
 #include "report/format.h"
 #include "report/formats/output_file.h"
+#include "report/row_names.h"
 
 namespace attnbench {
 namespace {
@@ -47,41 +45,22 @@ std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& d
   return verdicts;
 }
 
-/// What a row of the matrix calls its case: the name; where one is wider than `room`, what varies.
-struct CaseTexts {
-  std::map<const Problem*, std::string> texts;
-  std::string shared;    // of all cases, where it is in no text
-  std::size_t widest = std::string("case").size();
-
-  explicit CaseTexts(const std::vector<Verdict>& verdicts) {
-    for (const Verdict& verdict : verdicts) {
-      const Problem* problem = verdict.pair->problem;
-      set(problem, printable(problem->case_name));
-    }
+/// What the rows of the matrix call their cases, one a case in the order of the verdicts.
+RowNames::Chosen case_texts(const std::vector<Verdict>& verdicts, std::size_t room) {
+  std::vector<Result> cases;  // without a backend
+  std::vector<std::string> names;
+  const Problem* last = nullptr;
+  for (const Verdict& verdict : verdicts) {
+    const Problem* problem = verdict.pair->problem;
+    if (std::exchange(last, problem) == problem) continue;
+    Result& one = cases.emplace_back();
+    one.id = one.case_name = problem->case_name;
+    one.scenario = problem->scenario;
+    one.problem_json = problem_to_json(*problem);
+    names.push_back(problem->case_name);
   }
-
-  void set(const Problem* problem, const std::string& text) {
-    texts[problem] = text;
-    widest = std::max(widest, display_width(text));
-  }
-
-  /// Says of every case only what varies.
-  void shorten() {
-    std::vector<Result> cases;
-    for (const auto& [problem, name] : texts) {
-      Result& one = cases.emplace_back();
-      one.scenario = problem->scenario;
-      one.case_name = problem->case_name;
-      one.problem_json = problem_to_json(*problem);
-    }
-    const CaseLabels labels = case_labels(cases);
-    if (std::set(labels.labels.begin(), labels.labels.end()).size() < labels.labels.size()) return;
-    shared = labels.shared;
-    widest = std::string("case").size();
-    std::size_t i = 0;
-    for (auto& [problem, text] : texts) set(problem, labels.labels[i++]);
-  }
-};
+  return RowNames({&cases}).choose(names, room);
+}
 
 /// One row of the matrix a case, one column a backend that any case of the scenario lists.
 void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
@@ -96,21 +75,23 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
   std::size_t taken = 0;
   for (const Backend* backend : columns) taken += full_name(*backend).size() + 2;
   const std::size_t room = std::max(kReadableCase, width - std::min(width, taken));
-  CaseTexts cases(verdicts);
-  if (cases.widest > room) cases.shorten();
-  // A text that is still too wide has a line of its own above its row.
-  const bool own_lines = cases.widest > room;
-  const std::size_t case_width = own_lines ? kReadableCase : cases.widest;
+  const RowNames::Chosen cases = case_texts(verdicts, room);
+  std::size_t case_width = cases.own_lines ? kReadableCase : std::string("case").size();
+  if (!cases.own_lines) {
+    for (const std::string& text : cases.texts) {
+      case_width = std::max(case_width, display_width(text));
+    }
+  }
   if (!cases.shared.empty()) out << wrap_text("every case: " + cases.shared, width, "");
   out << fmt::format("{:<{}}", "case", case_width);
   for (const Backend* backend : columns) out << "  " << full_name(*backend);
   out << "\n";
+  std::size_t row = 0;
   for (std::size_t i = 0; i < verdicts.size();) {
     const Problem* problem = verdicts[i].pair->problem;
-    const std::string& text = cases.texts.at(problem);
-    if (own_lines) out << wrap_text(text, width, "");
-    std::string line = own_lines ? "" : text;
-    line.append(case_width - (own_lines ? 0 : display_width(text)), ' ');
+    std::string line = cases.texts.at(row++);
+    if (cases.own_lines) out << wrap_text(std::exchange(line, ""), width, "");
+    line.append(case_width - display_width(line), ' ');
     for (const Backend* backend : columns) {
       const char* cell = "-";
       if (i < verdicts.size() && verdicts[i].pair->problem == problem &&

@@ -157,10 +157,17 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
 
 namespace {
 
-/// Where JSON ends to be JSON, and by what. `byte`: the first that does not fit, counted from 1;
-/// behind the last where something is missing at the end.
-std::string what_is_no_json(std::string_view text, std::size_t byte) {
-  const std::size_t at = byte > 0 ? byte - 1 : 0;
+/// Where `text` ends to be JSON, and by what. `byte`: the first that does not fit once literals are
+/// quoted, counted from 1; behind the last where something is missing at the end.
+std::string what_is_no_json(std::string_view text, std::string_view mark, std::size_t byte) {
+  // Quoting only adds, so the byte is the last one up to which the quoted text is no longer.
+  const std::size_t wanted = byte > 0 ? byte - 1 : 0;
+  std::size_t at = 0;
+  for (std::size_t past = text.size() + 1; past - at > 1;) {
+    const std::size_t middle = at + (past - at) / 2;
+    const bool fits = quote_python_literals(text.substr(0, middle), mark).size() <= wanted;
+    (fits ? at : past) = middle;
+  }
   const std::string_view before = text.substr(0, std::min(at, text.size()));
   const std::size_t line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;
@@ -191,7 +198,7 @@ Json parse_scale_json(std::string_view text, const std::string& where,
   } catch (const Json::out_of_range& error) {
     fail(ErrorKind::kValue, "{}{}: {}", where, names.place(), json_complaint(error.what()));
   } catch (const Json::parse_error& error) {
-    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, what_is_no_json(quoted, error.byte));
+    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, what_is_no_json(text, mark, error.byte));
   } catch (const Json::exception& error) {
     fail(ErrorKind::kFormat, "{}: not JSON: {}", where, json_complaint(error.what()));
   }

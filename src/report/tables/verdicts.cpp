@@ -198,8 +198,8 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const RowN
   write_next(out, report);
 }
 
-void write_agreement_table(std::ostream& out, const AgreementReport& report,
-                           const RowNames& names, const TableOptions& options) {
+void write_agreement_table(std::ostream& out, const AgreementReport& report, const RowNames& names,
+                           const TableOptions& options) {
   std::vector<Cells> rows{titles(report)};
   std::vector<std::string> ids;
   for (const Agreement& agreement : report.cases) {
@@ -219,8 +219,9 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
   }
   out << wrap_text(agreement_line(report), width_of(options), "");
   const int failures = report.failures();
-  out << (failures == 0 ? "the devices agree"
-                        : fmt::format("the devices disagree: {} case{}", failures, failures == 1 ? "" : "s"))
+  out << (failures == 0
+              ? "the devices agree"
+              : fmt::format("the devices disagree: {} case{}", failures, failures == 1 ? "" : "s"))
       << "\n";
 }
 

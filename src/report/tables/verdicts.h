@@ -27,15 +27,16 @@
 
 namespace attnbench {
 
-/// `names` of the results on both sides. Worst first, with the rule under each; cases that are the same only with `show_reasons`. Then
-/// the counts, whether the gate passes, notices, and what to do next.
+/// `names` of the results on both sides. Worst first, with the rule under each; cases that are the
+/// same only with `show_reasons`. Then the counts, whether the gate passes, notices, and what to do
+/// next.
 void write_verdict_table(std::ostream& out, const GateReport& report, const RowNames& names,
                          const TableOptions& options);
 
 /// Worst first; with options.show_reasons every case, else those that fail and the worst of the
 /// others. Then why each failure is one, what only one file has, counts and the outcome.
-void write_agreement_table(std::ostream& out, const AgreementReport& report,
-                           const RowNames& names, const TableOptions& options);
+void write_agreement_table(std::ostream& out, const AgreementReport& report, const RowNames& names,
+                           const TableOptions& options);
 /// The same as a GitHub-flavoured table of all cases, for a file: --markdown of `gate --agreement`.
 void write_agreement_markdown(std::ostream& out, const AgreementReport& report);
 

@@ -18,7 +18,8 @@ void check_block_size(const CaseValues& values, const Problem& problem) {
   if (size % 16 != 0) {
     const std::int64_t nearest = std::max<std::int64_t>(16, (size + 8) / 16 * 16);
     values.reject(ErrorKind::kConfig, "kv_cache.block_size",
-                  "Block size must be a multiple of 16. Found {}; the nearest is {}", size, nearest);
+                  "Block size must be a multiple of 16. Found {}; the nearest is {}", size,
+                  nearest);
   }
 }
 

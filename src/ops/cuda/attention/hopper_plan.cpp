@@ -63,8 +63,8 @@ constexpr int kAheadTokens = 4096;
 /// 880 us).
 constexpr bool kFitsWindows = false;
 /// Up to so many columns maxima are found by integers, three at a time (HopperPlan::bounds): D128
-/// 2827 and 2778 us, D64 1961 and 1918, D256 5355 and 5350 (as above, without a window). In a window
-/// they spill, and D128 takes 501 us instead of 489.
+/// 2827 and 2778 us, D64 1961 and 1918, D256 5355 and 5350 (as above, without a window). In a
+/// window they spill, and D128 takes 501 us instead of 489.
 constexpr int kMostBoundColumns = 128;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
@@ -119,13 +119,13 @@ constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
 constexpr int kPromotedKeys = 192;
 
-/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One request
-/// of 16,384 tokens on one NVIDIA H200, 2026-11-27, bf16, by transform_scores() and by this form:
-/// a cap of 30 D128 4637 and 3301 us (form 1: 3800), D64 4163 and 2469 (3375), D256 6402 and 6028
-/// (5845), all with one_base=1; ALiBi D128 3530 and 3048, with bounds 2947, D64 2981 and 2355, D256
-/// 5759 and 5290. Why not form 1 of 256 columns: at a cap of 50 an LSE may be off by 2.2e-5 with it,
-/// and 2e-5 is allowed.
-constexpr int kCapForm = 6;
+/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One
+/// request of 16,384 tokens on one NVIDIA H200, 2026-11-27, bf16, ALiBi by transform_scores() and
+/// by slopes with bounds: D128 3530 and 2947 us, D64 2981 and 2355, D256 5759 and 5290. Of caps,
+/// form 6 with one_base=1 took 3301 us instead of 4637 (a cap of 30, D128), 2469 instead of 4163
+/// (D64) and 6028 instead of 6402 (D256), but with one base a row was wrong; without it no form has
+/// been timed. At a cap of 50 an LSE may be off by 2.2e-5 by form 1, and 2e-5 is allowed.
+constexpr int kCapForm = 0;
 constexpr int kSlopesForm = 1;
 /// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
 /// of 2^30 are finite in f32, and so is 2^-80 of them.
@@ -174,8 +174,7 @@ const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::Atte
     // Why: what transforms scores takes registers too; 112 keys of three consumers would spill, and
     // beside two sums 96.
     const int least_spilling = has_e4m3_products(params) ? 96 : 112;
-    const bool has_room =
-        !scales_first || tile.consumers == 2 || tile.tile_n < least_spilling;
+    const bool has_room = !scales_first || tile.consumers == 2 || tile.tile_n < least_spilling;
     return has_room && params.head_size <= tile.most_columns &&
            params.v_head_size <= tile.most_v_columns;
   };
@@ -375,8 +374,7 @@ bool has_wide_stores(const attn::AttendParams& params) {
 void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   const attn::ScoreParams& score = params.score;
   const attn::Alibi alibi = attn::local_form(score.alibi);
-  const bool is_linear =
-      alibi == attn::Alibi::kKeyIndex || alibi == attn::Alibi::kContextRelative;
+  const bool is_linear = alibi == attn::Alibi::kKeyIndex || alibi == attn::Alibi::kContextRelative;
   const bool is_capped = score.soft_cap > 0.0f;
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   if (!has_16_bits || !is_capped || alibi != attn::Alibi::kNone) plan.cap = 0;
@@ -384,8 +382,7 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   // A thread's rows are 8 apart, so heads of a group that divides 8 are the same.
   const int group = params.num_heads / params.num_kv_heads;
   if (plan.slopes > 0) plan.slopes = 8 % group == 0 ? 1 : 2;
-  plan.one_base = plan.one_base && plan.cap > 0 &&
-                  params.query_element == attn::Element::kBF16 &&
+  plan.one_base = plan.one_base && plan.cap > 0 && params.query_element == attn::Element::kBF16 &&
                   score.soft_cap * std::numbers::log2e_v<float> <= kMostExponent;
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
 }

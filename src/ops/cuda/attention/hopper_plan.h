@@ -22,16 +22,16 @@ struct HopperPlan {
   bool late_output = false;  // stored while the next row tile has begun; with tile.ahead
   bool fixed_base = false;   // shared memory is taken to start at attn::kFirstSharedAddress
   int promote = 0;           // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
-  int cap = 0;               // form of a soft cap, attention/hopper/soft_cap.cuh; 0: transform_scores()
+  int cap = 0;  // form of a soft cap, attention/hopper/soft_cap.cuh; 0: transform_scores()
   // Weights of capped scores have no base but 0, where they are so small. Only on request: a row of
   // one key then has a weight other than 1, which P's type rounds. On an H200 such a row of bf16
   // values was off by 0.00607 of its size, where 0.006 is allowed (smoke-window, cap 30).
   bool one_base = false;
-  int slopes = 0;            // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
-  bool scales_first = false; // scores are transformed by transform_scores()
-  bool fits_tiles = false;   // windows over pages: tiles of keys end with those that rows see
-  bool bounds = false;       // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
-  int group = 1;             // attn::HopperGrid
+  int slopes = 0;  // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
+  bool scales_first = false;  // scores are transformed by transform_scores()
+  bool fits_tiles = false;    // windows over pages: tiles of keys end with those that rows see
+  bool bounds = false;        // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
+  int group = 1;              // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
 
@@ -45,8 +45,8 @@ struct HopperPlan {
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
 /// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6:
-/// the form of a soft cap), one_base (0, 1: with a form), slopes (0, 1: linear ALiBi by distances in
-/// a tile), fit (0, 1: windows over pages, fits_tiles), bounds (0, 1) and, of e4m3 products with
+/// the form of a soft cap), one_base (0, 1: with a form), slopes (0, 1: linear ALiBi by distances
+/// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds (0, 1) and, of e4m3 products with
 /// values of up to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 

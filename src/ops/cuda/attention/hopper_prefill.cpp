@@ -313,11 +313,10 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   return kernel;
 }
 
-/// Terms in powers of x^2 of tanh(x) / x for |x| up to kMostTanh, fitted so that the largest relative
-/// error is least: 2.9e-8.
+/// Terms in powers of x^2 of tanh(x) / x for |x| up to kMostTanh, fitted so that the largest
+/// relative error is least: 2.9e-8.
 constexpr std::array<double, attn::SoftCap::kTerms> kTanhTerms = {
-    0.999999971,    -0.3333295888, 0.1332540602,
-    -0.05334443021, 0.01958290834, -0.004716257368};
+    0.999999971, -0.3333295888, 0.1332540602, -0.05334443021, 0.01958290834, -0.004716257368};
 constexpr double kMostTanh = 0.75;
 /// Likewise up to kMostShortTanh: 4e-7, 5e-6 of a score at a cap of 50.
 constexpr std::array<double, attn::SoftCap::kShortTerms> kShortTanhTerms = {
