@@ -51,6 +51,10 @@ as_root() {
   fi
 }
 
+# What every apt-get of these scripts is told: a mirror that stumbles is asked again, and another
+# program's hold on dpkg is waited for.
+APT_GET=(apt-get -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300)
+
 # Package lists may be missing (container images) or older than what the mirror still holds.
 # Arguments: the packages that are wanted, for the message.
 UPDATED_LISTS=false
@@ -58,7 +62,7 @@ update_lists() {
   $UPDATED_LISTS && return
   UPDATED_LISTS=true
   say "updating the package lists (apt-get update)"
-  as_root apt-get -q update || setup_failed "apt-get update failed; needed: $*"
+  as_root "${APT_GET[@]}" update || setup_failed "apt-get update failed; needed: $*"
 }
 
 install_packages() {
@@ -70,7 +74,7 @@ install_packages() {
   fi
   apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1 || update_lists "${missing[@]}"
   say "installing ${missing[*]}"
-  local -a install=(apt-get -q install -y --no-install-recommends "${missing[@]}")
+  local -a install=("${APT_GET[@]}" install -y --no-install-recommends "${missing[@]}")
   as_root "${install[@]}" ||
     { ! $UPDATED_LISTS && update_lists "${missing[@]}" && as_root "${install[@]}"; } ||
     setup_failed "apt-get could not install: ${missing[*]}"
@@ -86,7 +90,7 @@ unpack_package() {
   download=$(mktemp -d)
   # Why the chmod: apt-get run by root downloads as the user _apt.
   chmod 755 "$download"
-  local -a get=(apt-get -q download -o APT::Sandbox::User=root "$package")
+  local -a get=("${APT_GET[@]}" download -o APT::Sandbox::User=root "$package")
   if ! (cd "$download" && "${get[@]}" >/dev/null 2>&1); then
     update_lists "$package"
     (cd "$download" && "${get[@]}" >&2) || setup_failed "could not download $package"
@@ -109,8 +113,8 @@ unpack_cudnn_frontend() {
   say "unpacking the headers of $CUDNN_FRONTEND into build/deps"
   local download
   download=$(mktemp -d)
-  if python3 -m pip -q download --no-deps --only-binary=:all: -d "$download" "$CUDNN_FRONTEND" \
-    >/dev/null 2>&1; then
+  if python3 -m pip -q --retries 10 download --no-deps --only-binary=:all: -d "$download" \
+    "$CUDNN_FRONTEND" >/dev/null 2>&1; then
     mkdir -p "$UNPACKED_DIR/usr"
     python3 - "$download"/*.whl "$UNPACKED_DIR/usr" <<'PYTHON'
 import pathlib, sys, zipfile
@@ -142,7 +146,7 @@ unpack_test_packages() {
   local version
   version="$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || return 0
   say "unpacking ${TEST_PYTHON_PACKAGES[*]} ${TEST_PYTHON_PACKAGES_ALONE[*]} into build/deps/python"
-  local -a get=(python3 -m pip -q install --only-binary=:all: --python-version "$version"
+  local -a get=(python3 -m pip -q --retries 10 install --only-binary=:all: --python-version "$version"
     --upgrade --target "$target.new")
   mkdir -p "$UNPACKED_DIR"
   if "${get[@]}" "${TEST_PYTHON_PACKAGES[@]}" >/dev/null 2>&1 &&
@@ -190,16 +194,27 @@ install_dependencies() {
   has_d3 || unpack_package node-d3
   # Once: what cannot be fetched is not tried again at every start.
   [[ -f "$BUILD_DIR/build.ninja" ]] || unpack_cudnn_frontend
-  # One by one: a package that cannot be had does not keep the others away.
-  mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
-  local package
-  for package in "${missing[@]}"; do
-    if (install_packages "$package"); then
-      # A build that was configured without it, by another script, is to look again.
-      rm -f "$BUILD_DIR/build.ninja"
-    else
-      say "going on without $package"
-    fi
+  install_optional_packages
+}
+
+# One by one: a package that cannot be had does not keep the others away. Where tests that lack their
+# tools fail instead of being skipped (CI), a minute without a network is waited for.
+install_optional_packages() {
+  local -a missing pauses=(0)
+  [[ -z "${CI:-}" ]] || pauses=(0 30 90)
+  local pause package
+  for pause in "${pauses[@]}"; do
+    mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    sleep "$pause"
+    for package in "${missing[@]}"; do
+      if (install_packages "$package"); then
+        # A build that was configured without it, by another script, is to look again.
+        rm -f "$BUILD_DIR/build.ninja"
+      else
+        say "going on without $package"
+      fi
+    done
   done
 }
 
