@@ -63,6 +63,15 @@ struct WindowedContext {
   std::vector<WindowSlice> slices;  // neighbours, which one call takes
 };
 
+/// Leading requests of one token. None where all rows take one way: a window makes a request of each
+/// token, and batch-invariant results do not depend on what else is in the batch.
+int leading_decodes(const Problem& problem) {
+  if (problem.attention.batch_invariant || problem.attention.sliding_window) return 0;
+  const auto is_longer = [](const Request& request) { return request.query_len != 1; };
+  const auto first = std::find_if(problem.batch.begin(), problem.batch.end(), is_longer);
+  return static_cast<int>(first - problem.batch.begin());
+}
+
 class DcpPipeline : public AttentionPipeline {
  public:
   DcpPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
@@ -252,10 +261,11 @@ class DcpPipeline : public AttentionPipeline {
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
     key_starts_ =
         memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
+    num_decodes_ = leading_decodes(problem());
     split_.num_splits = dcp_context_splits(problem(), ops().num_sms());
-    split_.num_tokens = num_tokens();
+    split_.num_tokens = num_decodes_;
     if (split_.num_splits <= 1) return;
-    const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
+    const std::int64_t rows = std::int64_t{split_.num_splits} * num_decodes_ * params().num_heads;
     split_.partial_output =
         memory().workspace_of<float>(rows * params().v_head_size, "split output");
     split_.partial_lse = memory().workspace_of<float>(rows, "split lse");
@@ -384,13 +394,28 @@ class DcpPipeline : public AttentionPipeline {
       const attn::AttendParams part = context_params(i);
       if (!windowed_.empty()) {
         attend_windowed(part, windowed_[static_cast<std::size_t>(i)]);
-      } else if (split_.num_splits <= 1) {
-        ops().attend(part);
       } else {
-        ops().attend_splits(part, split_);
-        ops().combine_splits(part, split_);
+        attend_decodes_apart(part);
       }
     }
+  }
+
+  /// Decodes and prefills each by the kernel that is made for them.
+  void attend_decodes_apart(const attn::AttendParams& all) {
+    attn::AttendParams decodes = all;
+    decodes.num_requests = num_decodes_;
+    decodes.max_query_len = 1;
+    attn::AttendParams others = all;
+    others.first_request = num_decodes_;
+    others.num_requests -= num_decodes_;
+    if (split_.num_splits > 1) {
+      ops().attend_splits(decodes, split_);
+      ops().combine_splits(decodes, split_);
+    } else if (decodes.num_requests > 0) {
+      ops().attend(decodes);
+    }
+    // A batch without requests is for the operation to see, as anywhere else.
+    if (others.num_requests > 0 || all.num_requests == 0) ops().attend(others);
   }
 
   void attend_windowed(attn::AttendParams part, const WindowedContext& windowed) {
@@ -538,7 +563,8 @@ class DcpPipeline : public AttentionPipeline {
   std::vector<Rank> ranks_;
   std::optional<NewKeyCache> new_keys_;    // of quantised caches
   std::vector<WindowedContext> windowed_;  // of each local rank; empty without a window
-  attn::SplitParams split_{};
+  int num_decodes_ = 0;        // leading requests whose context is attended apart
+  attn::SplitParams split_{};  // of their keys
   std::vector<std::function<void()>> users_calls_;  // of each local rank; empty with our kernels
   const int* query_lens_ = nullptr;
   const int* contexts_ = nullptr;  // [B] context lengths over all ranks, for ALiBi
@@ -548,11 +574,11 @@ class DcpPipeline : public AttentionPipeline {
 }  // namespace
 
 int dcp_context_splits(const Problem& problem, int num_sms) {
-  const AttentionSpec& a = problem.attention;
-  if (a.batch_invariant || a.sliding_window || problem.max_query_len() > 1) return 1;
+  const int num_decodes = leading_decodes(problem);
+  if (num_decodes == 0) return 1;
   const std::vector<std::int32_t> lens = context_lens_of(problem);
-  const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
-  return num_splits_of(problem, problem.num_requests(), problem.attention.num_kv_heads,
+  const std::int64_t longest = *std::max_element(lens.begin(), lens.begin() + num_decodes);
+  return num_splits_of(problem, num_decodes, problem.attention.num_kv_heads,
                        dcp_max_local_seq_len(longest, DcpGroup::of(problem)), num_sms);
 }
 

@@ -53,7 +53,8 @@ std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const Backen
                                             Ops& ops, const KernelRules& rules,
                                             DcpUsersKernel* users = nullptr);
 
-/// Splits of a rank's context keys: flash decoding, where every request is a decode.
+/// Splits of a rank's context keys for the decodes that lead the batch: flash decoding. 1 where no
+/// request of one token does, with a window, and for batch-invariant results.
 int dcp_context_splits(const Problem& problem, int num_sms);
 
 /// Ranks, context tokens of each (the stripes of short requests may leave some ranks with less work

@@ -1,4 +1,6 @@
 // Groups of simulated ranks against plain attention (semantics §7).
+#include "backends/attention/dcp_pipeline.h"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -115,6 +117,25 @@ TEST_CASE("a DCP group takes the steps of its order, splits long decodes and kee
   REQUIRE(run.output.more.size() == 2);
   CHECK(run.output.more[0].second.shape() == std::vector<std::int64_t>{2, 2, 4, 64});
   CHECK(run.output.more[1].second.shape() == std::vector<std::int64_t>{2, 4, 2});
+}
+
+TEST_CASE("decodes that lead a batch are split over their context, whatever follows them") {
+  Problem p = base_problem();
+  p.dcp.world_size = 2;
+  p.batch = {{1, 2500}, {1, 1}, {1, 900}, {20, 700}, {1, 300}};
+  CHECK(dcp_context_splits(p, 132) > 1);
+  expect_agreement(p, "FLASH_ATTN");
+  // Splits are of the decodes' keys: what follows them may have more.
+  p.batch = {{1, 120}, {20, 9000}};
+  CHECK(dcp_context_splits(p, 132) == 1);
+  expect_agreement(p, "FLASH_ATTN");
+  p.batch = {{20, 700}, {1, 2500}};
+  CHECK(dcp_context_splits(p, 132) == 1);
+  expect_agreement(p, "FLASH_ATTN");
+  p.batch = {{1, 2500}, {20, 700}};
+  p.attention.batch_invariant = true;
+  CHECK(dcp_context_splits(p, 132) == 1);
+  expect_agreement(p, "FLASH_ATTN");
 }
 
 TEST_CASE("a DCP group that overlaps attends to the new tokens before the context") {
