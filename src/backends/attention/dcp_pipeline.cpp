@@ -63,8 +63,8 @@ struct WindowedContext {
   std::vector<WindowSlice> slices;  // neighbours, which one call takes
 };
 
-/// Leading requests of one token. None where all rows take one way: a window makes a request of each
-/// token, and batch-invariant results do not depend on what else is in the batch.
+/// Leading requests of one token. None where all rows take one way: a window makes a request of
+/// each token, and batch-invariant results do not depend on what else is in the batch.
 int leading_decodes(const Problem& problem) {
   if (problem.attention.batch_invariant || problem.attention.sliding_window) return 0;
   const auto is_longer = [](const Request& request) { return request.query_len != 1; };
@@ -563,8 +563,8 @@ class DcpPipeline : public AttentionPipeline {
   std::vector<Rank> ranks_;
   std::optional<NewKeyCache> new_keys_;    // of quantised caches
   std::vector<WindowedContext> windowed_;  // of each local rank; empty without a window
-  int num_decodes_ = 0;        // leading requests whose context is attended apart
-  attn::SplitParams split_{};  // of their keys
+  int num_decodes_ = 0;                    // leading requests whose context is attended apart
+  attn::SplitParams split_{};              // of their keys
   std::vector<std::function<void()>> users_calls_;  // of each local rank; empty with our kernels
   const int* query_lens_ = nullptr;
   const int* contexts_ = nullptr;  // [B] context lengths over all ranks, for ALiBi

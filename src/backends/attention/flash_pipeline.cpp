@@ -451,9 +451,10 @@ std::vector<std::string> split_refusals(const Problem& problem, const FlashRule&
     return std::vector{fmt::format("num_splits {} {}", *wanted, why)};
   };
   if (problem.dcp.world_size > 1) {
-    return dcp_context_splits(problem, num_sms) == *wanted
-               ? std::vector<std::string>{}
-               : refuse("with queries of several tokens over ranks");
+    // Engines have one varlen call there, whose splits are of all requests or of none.
+    const int possible = problem.max_query_len() > 1 ? 1 : dcp_context_splits(problem, num_sms);
+    return possible == *wanted ? std::vector<std::string>{}
+                               : refuse("with queries of several tokens over ranks");
   }
   const FlashPlan plan = plan_flash(problem, rule, num_sms);
   if (plan.num_splits == *wanted) return {};
