@@ -45,6 +45,16 @@ __device__ __forceinline__ float4 load_quad_of_cta(u32 address) {
   return x;
 }
 
+/// Stores 16 bytes at `address` of another CTA, whose barrier `barrier` counts them as it counts
+/// those of the copy engine (arrive_expecting()); both by in_cta(). The thread goes on at once.
+__device__ __forceinline__ void send_words(u32 address, const u32 (&words)[4], u32 barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
+      : "memory");
+}
+
 /// The two halves of sync_cluster(): what a thread wrote before it arrives, the others see after
 /// they have waited. Whole warps only, and every arrival needs its wait.
 __device__ __forceinline__ void arrive_at_cluster() {

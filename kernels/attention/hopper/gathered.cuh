@@ -12,7 +12,9 @@
 // table), kRounded (codes of kE4M3 are multiplied by their scale and rounded, semantics §4.4 mode
 // 1; else scores and output are multiplied), kQueryBox (latent_query_box(), or 0: threads copy the
 // query), kByPieces (copied pieces have a barrier each), kFences (copies are made visible to the
-// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh)
+// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh), kPaired (kDsMla by
+// lists: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a pair
+// for both)
 #pragma once
 
 #include "kernels/attention/hopper/gathered_few.cuh"
@@ -50,6 +52,16 @@ __device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, in
   // Copies of threads (cp.async) are ordinary writes, which products see behind this only.
   constexpr bool kHasCopies = Config::kFormat != MlaEntry::kE4M3;
   if constexpr (kHasCopies && Config::kFences) publish_shared_writes();
+}
+
+template <class Config, class Work>
+__device__ __forceinline__ void release_keys(const GatheredRun<Config, Work>& run, int tile,
+                                             int half) {
+  release(free_barrier(tile, half), run.thread);
+  if constexpr (Config::kPaired) {
+    if (tile == paired_rank() || run.thread.lane != 0) return;
+    arrive_remote(in_peer(free_barrier(tile, half)));
+  }
 }
 
 /// Of listed keys, the scores of those that are none; others as LatentRun says.
@@ -122,8 +134,9 @@ __device__ __forceinline__ void init_gathered_barriers() {
   for (int tile = 0; tile < 2; ++tile) {
     for (int piece = 0; piece < kLatentPieces; ++piece) {
       if (!has_barrier(Config::kByPieces, piece)) continue;
-      init_barrier(full_barrier(tile, piece),
-                   static_cast<u32>(gathered_arrivals(Config::kFormat, tile, piece)));
+      int arrivals = gathered_arrivals(Config::kFormat, tile, piece);
+      if (Config::kPaired && tile != paired_rank()) arrivals = received_arrivals(tile, piece);
+      init_barrier(full_barrier(tile, piece), static_cast<u32>(arrivals));
     }
   }
 }
@@ -133,10 +146,15 @@ __device__ __forceinline__ void attend_gathered(const AttendParams& params,
                                                 const SparseParams& sparse, const Work& work,
                                                 const TensorMap& query_map) {
   using Registers = GatheredRegisters<Config>;
-  prepare_latent<Config>([&] {
-    if constexpr (Config::kQueryBox != 0) prefetch_map(query_map);
-    init_gathered_barriers<Config>();
-  });
+  prepare_latent<Config>(
+      [&] {
+        if constexpr (Config::kQueryBox != 0) prefetch_map(query_map);
+        init_gathered_barriers<Config>();
+      },
+      [](int tile) {
+        return Config::kPaired && tile == paired_rank() ? 2 * kWarpsOfHalf : kWarpsOfHalf;
+      });
+  if constexpr (Config::kPaired) sync_cluster();
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 2) {
     give_registers<Registers::kGather>();
@@ -156,10 +174,12 @@ __device__ __forceinline__ void attend_gathered(const AttendParams& params,
       attend_items<Config, 1, Run>(params, work);
     }
   }
+  // Nobody leaves while the other one still sends, or frees what it was sent.
+  if constexpr (Config::kPaired) sync_cluster();
   allow_next_kernel();
 }
 
-/// Grids as those of latent.cuh. Shared memory: kGatheredSharedBytes.
+/// Grids as those of latent.cuh; in pairs, clusters of two CTAs, and an even number of row tiles. Shared memory: kGatheredSharedBytes.
 template <class Config>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered(const __grid_constant__ AttendParams params,

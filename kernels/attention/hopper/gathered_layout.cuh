@@ -56,6 +56,15 @@ ATTN_FN constexpr int gathered_arrivals(MlaEntry format, int tile, int piece) {
   return kGatherWarps + (format == MlaEntry::kDsMla && half != tile ? 128 : 0);
 }
 
+/// Two CTAs with rows of the same token share the work of converting: each does so with the tile of
+/// its own number, and sends what it stores to the other. That one's barriers wait for the bytes of a
+/// half, announced by one warp, and for what every CTA does itself: notes of the keys there are, by
+/// every warp with the first half, and copies of the rope part.
+constexpr int kGatheredHalfBytes = kLatentHalfPieces * kLatentPieceBytes;
+ATTN_FN constexpr int received_arrivals(int tile, int piece) {
+  return piece / kLatentHalfPieces == tile ? kGatherWarps : 1 + 128;
+}
+
 /// Where a converting thread has its codes: 16 of them from `gathered_code()` on in chunk 0 and 1
 /// of a half, in steps of 128, the tile that shares a scale in "fp8_ds_mla".
 ATTN_FN constexpr int gathered_code(int half, int chunk, int lane) {

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/hopper/gathered_parts.cuh"
 #include "kernels/attention/hopper/latent_products.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/cp_async.cuh"
 
@@ -109,15 +110,25 @@ __device__ __forceinline__ float load_scale_ahead(const char* base, i64 places, 
   return place < 0 ? 0.0f : *reinterpret_cast<const float*>(scale);
 }
 
-/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`.
+/// Of this CTA in its pair, and so of the tile that it converts.
+__device__ __forceinline__ int paired_rank() { return this_cta() % 2; }
+/// The same place in the other CTA.
+__device__ __forceinline__ u32 in_peer(u32 address) {
+  return in_cta(address, static_cast<u32>(1 - paired_rank()));
+}
+
+/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. In pairs of CTAs
+/// the other one gets them too, and counts them by its barrier `full`.
 template <class Config>
 __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32 first, u32 second,
-                                            bool swaps) {
+                                            bool swaps, u32 full) {
   constexpr bool kScaled = Config::kFormat == MlaEntry::kDsMla || Config::kRounded;
   const auto store = [&](u32 to, u32 low, u32 high) {
     const Four16 some = decode_codes<Element::kE4M3, Config::kElement, kScaled>(low, scale);
     const Four16 others = decode_codes<Element::kE4M3, Config::kElement, kScaled>(high, scale);
-    store_words(to, {some.low, some.high, others.low, others.high});
+    const u32 words[4] = {some.low, some.high, others.low, others.high};
+    store_words(to, words);
+    if constexpr (Config::kPaired) send_words(in_peer(to), words, in_peer(full));
   };
   store(first, swaps ? codes.z : codes.x, swaps ? codes.w : codes.y);
   store(second, swaps ? codes.x : codes.z, swaps ? codes.y : codes.w);
@@ -130,6 +141,7 @@ __device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base
                                              i64 next_places, GatheredHalf next, float scale,
                                              const GatherThread& thread) {
   constexpr MlaEntry kFormat = Config::kFormat;
+  const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
   const float next_scale = load_scale_ahead<kFormat>(base, next_places, next, thread);
 #pragma unroll
   for (int step = 0; step < kGatherSteps; ++step) {
@@ -141,7 +153,7 @@ __device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base
       }
       const u32 to = gathered_at(thread.converted, at.tile, (at.half * 2 + chunk) * 2, step);
       store_codes<Config>(ahead.codes[step][chunk], factor, to, other_part(to),
-                          thread.lane / 4 % 2 != 0);
+                          thread.lane / 4 % 2 != 0, full);
     }
     load_ahead(ahead, step, base, next_places, next, thread);
   }
@@ -173,7 +185,7 @@ __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps
   for (int step = 0; step < kRopeSteps; ++step) {
     const int row = thread.warp * kGatherKeys + rope_key(step, thread);
     store_codes<Config>(codes[step], scale, to + static_cast<u32>(latent_part_at(row, part)),
-                        to + static_cast<u32>(latent_part_at(row, part + 1)), false);
+                        to + static_cast<u32>(latent_part_at(row, part + 1)), false, 0);
   }
 }
 /// k_pe of "fp8_ds_mla", which has 16 bits.
@@ -193,8 +205,12 @@ __device__ __forceinline__ void copy_rope(const char* base, i64 places, Gathered
 /// Halves of a thread that are under way: two where the products leave it registers for that.
 template <class Config>
 constexpr int kHalvesAhead = Config::kFew ? 2 : 1;
+/// Steps from a half to the one that is loaded in its place: in pairs of CTAs the other one has every
+/// second.
+template <class Config>
+constexpr int kStepsAhead = Config::kPaired ? 2 : kHalvesAhead<Config>;
 
-/// One step of a pair: a half of a tile goes where it belongs, and the one that comes kHalvesAhead
+/// One step of a pair of tiles: a half goes where it belongs, and the one that comes kStepsAhead
 /// later is loaded in its place.
 template <class Config>
 __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base, int step,
@@ -217,7 +233,7 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
       if (at.has_rope()) copy_rope(base, places, at, thread);
     }
     convert_half<Config>(ahead, base, at, next_places,
-                         gathered_half((step + kHalvesAhead<Config>) % kGatheredHalves), scale,
+                         gathered_half((step + kStepsAhead<Config>) % kGatheredHalves), scale,
                          thread);
     if constexpr (kFormat == MlaEntry::kE4M3) {
       if (at.has_rope()) store_rope_codes<Config>(rope, at.tile, scale, thread);
@@ -225,6 +241,57 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
     publish_shared_writes();
     __syncwarp();
     if (thread.lane == 0) arrive(full);
+  }
+}
+
+/// One step of a pair of tiles whose half the other CTA converts and sends.
+__device__ __forceinline__ void receive_half(const char* base, int step, i64 places, u32 parity,
+                                             const GatherThread& thread) {
+  const GatheredHalf at = gathered_half(step);
+  const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
+  await(free_barrier(at.tile, at.half), parity);
+  if (at.has_rope()) {
+    copy_rope(base, places, at, thread);
+  } else {
+    note_seen(places, at.tile, thread);
+  }
+  if (thread.lane != 0) return;
+  if (thread.warp == 0) {
+    arrive_expecting(full, kGatheredHalfBytes);
+  } else if (!at.has_rope()) {
+    arrive(full);
+  }
+}
+
+/// The two tiles of a pair. `places` and `next_places` are of this one and the one behind it.
+template <class Config>
+__device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Config>],
+                                            const char* base, i64 places, i64 next_places,
+                                            u32 parity, float scale,
+                                            const GatherThread& thread) {
+  constexpr int kAhead = kHalvesAhead<Config>;
+  if constexpr (Config::kPaired) {
+    static_assert(kAhead == 1 && Config::kFormat == MlaEntry::kDsMla);
+#pragma unroll 1
+    for (int step = 0; step < kGatheredHalves; ++step) {
+      if (step % 2 != paired_rank()) {
+        receive_half(base, step, places, parity, thread);
+        continue;
+      }
+      const bool is_last = step + kStepsAhead<Config> >= kGatheredHalves;
+      gather_half<Config>(ahead[0], base, step, places, is_last ? next_places : places, parity,
+                          scale, thread);
+    }
+  } else {
+#pragma unroll 1
+    for (int step = 0; step < kGatheredHalves; step += kAhead) {
+      const bool is_last = step + kAhead >= kGatheredHalves;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        gather_half<Config>(ahead[i], base, step + i, places, is_last ? next_places : places,
+                            parity, scale, thread);
+      }
+    }
   }
 }
 
@@ -257,7 +324,7 @@ __device__ __forceinline__ void gather_items(const AttendParams& params, const S
     if constexpr (!is_copied(Config::kFormat)) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const GatheredHalf at = gathered_half(i);
+        const GatheredHalf at = gathered_half(Config::kPaired ? paired_rank() : i);
 #pragma unroll
         for (int step = 0; step < kGatherSteps; ++step) {
           load_ahead(ahead[i], step, base, places, at, thread);
@@ -271,15 +338,7 @@ __device__ __forceinline__ void gather_items(const AttendParams& params, const S
       key += kPairKeys;
       const i64 next_places = keys.place(next_number, key);
       next_number = keys.number(key + kPairKeys, end);
-#pragma unroll 1
-      for (int step = 0; step < kGatheredHalves; step += kAhead) {
-        const bool is_last = step + kAhead >= kGatheredHalves;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          gather_half<Config>(ahead[i], base, step + i, places, is_last ? next_places : places,
-                              phases & kKeyPhase, scale, thread);
-        }
-      }
+      gather_pair<Config>(ahead, base, places, next_places, phases & kKeyPhase, scale, thread);
       places = next_places;
       phases ^= kKeyPhase;
     }

@@ -61,15 +61,20 @@ class LatentCursor {
   }
 };
 
+constexpr int kWarpsOfHalf = 4;
+
 /// By all threads, before any other use of shared memory. `prepare_keys`, by one of them: fetches
-/// maps and sets up the barriers of pieces, as whoever loads keys wants them.
-template <class Config, class PrepareKeys>
-__device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys) {
-  constexpr int kWarpsOfHalf = 4;
+/// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile): warps
+/// that have to be through with a half of a tile before it is loaded anew.
+template <class Config, class PrepareKeys, class Readers>
+__device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys,
+                                               const Readers& readers_of) {
   check_shared_base(kLatentBase);
   if (threadIdx.x == 0) {
     prepare_keys();
-    for (int i = 0; i < 4; ++i) init_barrier(free_barrier(0, i), kWarpsOfHalf);
+    for (int i = 0; i < 4; ++i) {
+      init_barrier(free_barrier(0, i), static_cast<u32>(readers_of(i / 2)));
+    }
     init_barrier(kQueryFull, 1);
     init_barrier(kQueryFree, 2 * kWarpsOfHalf);
     publish_barriers();
@@ -83,6 +88,11 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys) 
   }
   publish_shared_writes();
   __syncthreads();
+}
+
+template <class Config, class PrepareKeys>
+__device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys) {
+  prepare_latent<Config>(prepare_keys, [](int) { return kWarpsOfHalf; });
 }
 
 /// The query of an item, once nobody reads the one before it any more.
@@ -133,6 +143,13 @@ __device__ __forceinline__ void release(u32 barrier, const LatentThread& thread)
   if (thread.lane == 0) arrive(barrier);
 }
 
+/// The same with a half of a tile of keys. What takes a run here is overloaded in gathered.cuh, for
+/// keys that threads bring.
+template <class Work>
+__device__ __forceinline__ void release_keys(const LatentRun<Work>& run, int tile, int half) {
+  release(free_barrier(tile, half), run.thread);
+}
+
 /// The scores of the tile from key `first_key` on are made: those that rows do not see become -inf,
 /// and values that are not for all of them harmless.
 template <Element kElement, int kTile, class Work>
@@ -155,8 +172,7 @@ __device__ __forceinline__ void mask_tile(float (&scores)[32], const LatentRun<W
   sync_threads_of(kHalf, 128);
 }
 
-/// Waits until a piece of a tile is there. What takes a run here is overloaded in gathered.cuh, for
-/// keys that threads bring.
+/// Waits until a piece of a tile is there.
 template <class Work>
 __device__ __forceinline__ void await_piece(const LatentRun<Work>&, int tile, int piece,
                                             u32 parity) {
@@ -241,7 +257,7 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
     close_product_group();
     await_products<0>();
     pin(output);
-    release(free_barrier(0, 0), thread);
+    release_keys(run, 0, 0);
 
     sync_threads_of(kLastMaximumReady, 256);
     const RowPair theirs = load_rows(kScaleOfRight, thread);
@@ -264,7 +280,7 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
       queue_scores<Config, 0, 0, kHalf - 1>(scores, query, run, phases & kKeyPhase, true);
       close_product_group();
       await_products<1>();
-      release(free_barrier(1, 0), thread);
+      release_keys(run, 1, 0);
       queue_scores<Config, 0, kHalf, kLatentRopePiece>(scores, query, run, phases & kKeyPhase,
                                                        false);
       close_product_group();
@@ -272,7 +288,7 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
     await_products<0>();
     pin(output);
     pin(scores);
-    if (is_last) release(free_barrier(1, 0), thread);
+    if (is_last) release_keys(run, 1, 0);
   }
 }
 
@@ -320,11 +336,11 @@ __device__ __forceinline__ void attend_right(float (&output)[128], LatentState& 
     add_values<kElement>(output, kEvenWeights, kEvenKeys + kRightValues);
     close_product_group();
     await_products<1>();
-    release(free_barrier(1, 1), thread);
+    release_keys(run, 1, 1);
     await_products<0>();
     pin(output);
     pin(weights);
-    release(free_barrier(0, 1), thread);
+    release_keys(run, 0, 1);
     phases ^= kKeyPhase;
     if (!is_last) {
       pin(scores);

@@ -28,7 +28,7 @@ struct LatentConfig {
 
 template <attn::Element kElementOf, attn::Element kQueryOf, attn::Element kOutputOf,
           attn::MlaEntry kFormatOf, bool kIsListed, int kBox, bool kIsRounded = false,
-          bool kIsFew = false>
+          bool kIsFew = false, bool kIsPaired = false>
 struct GatheredConfig {
   static constexpr attn::Element kElement = kElementOf;
   static constexpr attn::Element kQuery = kQueryOf;
@@ -40,6 +40,7 @@ struct GatheredConfig {
   static constexpr bool kByPieces = attn::is_copied(kFormat) && kBox != 0;
   static constexpr bool kFences = true;
   static constexpr bool kFew = kIsFew;
+  static constexpr bool kPaired = kIsPaired;
 };
 
 /// A kernel's parameter, and the constant of a spec.
@@ -66,6 +67,14 @@ class EmulatedLauncher : public Launcher {
     CHECK(shape.threads == attn::kLatentThreads);
     CHECK(shape.shared_bytes == shared_end - attn::kLatentBase);
     gridDim.x = static_cast<unsigned>(shape.grid_x);
+    const auto cluster = static_cast<int>(shape.cluster_x);
+    if (cluster > 1) {
+      for (unsigned first = 0; first < gridDim.x; first += shape.cluster_x) {
+        num_ctas += cluster;
+        run_emulated_cluster(cluster, first, attn::kLatentThreads, shared_end, work);
+      }
+      return;
+    }
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
       ++num_ctas;
       run_emulated_cta(attn::kLatentThreads, shared_end, work);
@@ -113,6 +122,7 @@ class GatheredLauncher final : public EmulatedLauncher {
     CHECK(constant(spec, "bool kListed") == spec_flag(Config::kListed));
     CHECK(constant(spec, "bool kRounded") == spec_flag(Config::kRounded));
     CHECK(constant(spec, "bool kFew") == spec_flag(Config::kFew));
+    CHECK(constant(spec, "bool kPaired") == spec_flag(Config::kPaired));
     CHECK(constant(spec, "attn::Element kElement") == spec_name(Config::kElement));
     CHECK(constant(spec, "attn::Element kQuery") == spec_name(Config::kQuery));
     const attn::TensorMap map = emulated_map(*arguments.back().map);
@@ -194,6 +204,7 @@ void check_gathered(const std::string& name, int num_sms = 2) {
   REQUIRE(c != cases.end());
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   GatheredLauncher<Config> launcher(num_sms);
+  if (Config::kPaired) launcher.force_kernel("hopper_gathered:pair=1");
   CandidateOps emulated(*cpu, kGatheredCandidate, launcher);
   const std::vector<Tensor> expected = run_gathered_attend(*cpu, *c);
   check_same(run_gathered_attend(emulated, *c), expected,
@@ -255,6 +266,14 @@ TEST_CASE("listed entries of codes by emulated threads") {
       "listed fp8_ds_mla plan, 128 heads of two tokens");
   check_gathered<GatheredConfig<kBF16, kBF16, kBF16, attn::MlaEntry::kE4M3, true, 32>>(
       "listed e4m3, 32 heads");
+}
+
+TEST_CASE("listed entries of codes by emulated threads, in pairs of CTAs") {
+  using enum attn::MlaEntry;
+  check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kDsMla, true, 64, false, false, true>>(
+      "listed fp8_ds_mla plan, 128 heads of two tokens");
+  check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kDsMla, true, 32, false, false, true>>(
+      "listed fp8_ds_mla, 96 heads", 3);
 }
 
 TEST_CASE("entries of e4m3 in blocks by emulated threads") {

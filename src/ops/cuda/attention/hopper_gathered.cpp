@@ -166,7 +166,8 @@ std::string gathered_misfit(const Target& target, const AttendCall& call) {
 struct GatheredOptions {
   bool by_pieces = true;
   bool fences = true;
-  bool few = true;  // up to 16 rows as the narrow side of the products
+  bool few = true;    // up to 16 rows as the narrow side of the products
+  bool pair = false;  // two CTAs convert "fp8_ds_mla" entries for each other; not run on a GPU yet
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -182,8 +183,10 @@ std::string apply_options(std::string_view options, GatheredOptions* to) {
       chosen.fences = word.back() == '1';
     } else if (word == "few=0" || word == "few=1") {
       chosen.few = word.back() == '1';
+    } else if (word == "pair=0" || word == "pair=1") {
+      chosen.pair = word.back() == '1';
     } else {
-      return fmt::format("option '{}': expected pieces, fences or few, =0 or 1", word);
+      return fmt::format("option '{}': expected pieces, fences, few or pair, =0 or 1", word);
     }
   }
   return "";
@@ -211,6 +214,12 @@ int query_box(const attn::AttendParams& p) {
   return is_16_bit(p.query_element) ? latent_boxes_of_query(p) : 0;
 }
 
+/// Whether the row tiles of a token come in pairs, each for a cluster, that see the same list.
+bool is_paired(const AttendCall& call, const GatheredOptions& options) {
+  return options.pair && call.sparse != nullptr && format_of(call) == MlaEntry::kDsMla &&
+         ceil_quotient(call.params->num_heads, attn::kLatentRows) % 2 == 0;
+}
+
 KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options) {
   const attn::AttendParams& p = *call.params;
   const MlaEntry format = format_of(call);
@@ -230,12 +239,16 @@ KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options)
                     {"int kQueryBox", std::to_string(box)},
                     {"bool kByPieces", spec_flag(is_copied(format) && options.by_pieces)},
                     {"bool kFences", spec_flag(options.fences)},
-                    {"bool kFew", spec_flag(few)}};
+                    {"bool kFew", spec_flag(few)},
+                    {"bool kPaired", spec_flag(is_paired(call, options))}};
   // What the warps that convert know of a pair of tiles makes room for the codes under way.
-  spec.allowed_spill_bytes = attn::is_copied(format) || few ? 0 : 256;
-  spec.name = fmt::format("{} {} over {} to {}, query boxes of {}{}", entry,
-                          short_name(p.query_element), format_name(format).substr(1),
-                          short_name(p.output_element), box, few ? ", few rows" : "");
+  spec.allowed_spill_bytes = attn::is_copied(format) || few ? 0
+                             : is_paired(call, options)     ? 320
+                                                            : 256;
+  spec.name =
+      fmt::format("{} {} over {} to {}, query boxes of {}{}{}", entry, short_name(p.query_element),
+                  format_name(format).substr(1), short_name(p.output_element), box,
+                  few ? ", few rows" : "", is_paired(call, options) ? ", in pairs" : "");
   return spec;
 }
 
@@ -271,6 +284,10 @@ void launch_gathered(Launcher& launcher, const AttendCall& call) {
   shape.grid_x = std::min<std::int64_t>(items, launcher.target().num_sms);
   if (call.plan != nullptr) {
     shape.grid_x = p.num_requests == 0 ? 0 : tiles_of(call) * call.plan->num_parts;
+  }
+  if (is_paired(call, options)) {
+    shape.cluster_x = 2;
+    shape.grid_x -= shape.grid_x % 2;
   }
   switch (call.operation) {
     case AttendOperation::kWhole:

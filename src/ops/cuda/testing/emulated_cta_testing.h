@@ -61,7 +61,7 @@ inline EmulatedIndex gridDim;
 
 namespace attnbench::cuda {
 
-/// The CTA under way, one at a time: its threads take turns, from one meeting point to the next.
+/// A CTA: its threads take turns, from one meeting point to the next. Those of a cluster do so too.
 class EmulatedCta {
  public:
   EmulatedCta(int num_threads, std::size_t shared_bytes)
@@ -119,6 +119,12 @@ class EmulatedCta {
   /// `work` by every thread, in the place of the device code's CTA. Errors: std::logic_error when
   /// some threads wait for others that have ended.
   void run(const std::function<void()>& work);
+  /// The same a turn at a time, for CTAs that run side by side: every thread gets as far as it can.
+  void begin(const std::function<void()>& work);
+  void take_turn();
+  bool has_ended() const;
+  std::int64_t progress() const { return progress_; }
+  int num_threads() const { return static_cast<int>(fibers_.size()); }
 
  private:
   using Slot = std::array<std::byte, 32>;
@@ -185,8 +191,7 @@ inline void EmulatedCta::start() {
   cta.leave();
 }
 
-inline void EmulatedCta::run(const std::function<void()>& work) {
-  running_cta = this;
+inline void EmulatedCta::begin(const std::function<void()>& work) {
   work_ = &work;
   for (Fiber& fiber : fibers_) {
     constexpr std::size_t kStackBytes = 128 * 1024;
@@ -199,22 +204,41 @@ inline void EmulatedCta::run(const std::function<void()>& work) {
     fiber.context.uc_stack.ss_size = kStackBytes;
     makecontext(&fiber.context, &EmulatedCta::start, 0);
   }
-  for (std::int64_t before = -1; before != progress_;) {
-    before = progress_;
-    for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      if (fibers_[i].has_ended) continue;
-      threadIdx.x = static_cast<unsigned>(i);
+}
+
+inline void EmulatedCta::take_turn() {
+  running_cta = this;
+  for (std::size_t i = 0; i < fibers_.size(); ++i) {
+    if (fibers_[i].has_ended) continue;
+    threadIdx.x = static_cast<unsigned>(i);
 #ifdef __SANITIZE_THREAD__
-      __tsan_switch_to_fiber(fibers_[i].of_sanitizer, 0);
+    __tsan_switch_to_fiber(fibers_[i].of_sanitizer, 0);
 #endif
-      swapcontext(&main_, &fibers_[i].context);
-    }
+    swapcontext(&main_, &fibers_[i].context);
   }
   running_cta = nullptr;
-  for (const Fiber& fiber : fibers_) {
-    if (!fiber.has_ended) throw std::logic_error("threads wait for others that have ended");
-  }
 }
+
+inline bool EmulatedCta::has_ended() const {
+  return std::ranges::all_of(fibers_, [](const Fiber& fiber) { return fiber.has_ended; });
+}
+
+inline void EmulatedCta::run(const std::function<void()>& work) {
+  begin(work);
+  for (std::int64_t before = -1; before != progress_;) {
+    before = progress_;
+    take_turn();
+  }
+  if (!has_ended()) throw std::logic_error("threads wait for others that have ended");
+}
+
+/// CTAs side by side, by rank.
+struct EmulatedCluster {
+  std::vector<EmulatedCta*> ctas;
+  int arrived = 0;  // threads of all of them at sync_cluster()
+  int past = 0;
+};
+inline EmulatedCluster* running_cluster = nullptr;
 
 /// One value out of what all lanes have, the same for each.
 template <typename T, typename Choose>
@@ -322,7 +346,11 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define in_cta ptx_in_cta
 #define load_pair_of_cta ptx_load_pair_of_cta
 #define load_quad_of_cta ptx_load_quad_of_cta
+#define send_words ptx_send_words
+#define sync_cluster ptx_sync_cluster
 #include "kernels/ptx/cluster.cuh"
+#undef send_words
+#undef sync_cluster
 #undef in_cta
 #undef load_pair_of_cta
 #undef load_quad_of_cta
@@ -448,7 +476,20 @@ T load_of_grid(const T* from) {
   return *from;
 }
 
-/// CTAs run one after the other, and those of a cluster leave their shared memory here, by rank.
+inline void sync_cluster() {
+  attnbench::cuda::EmulatedCluster& cluster = *attnbench::cuda::running_cluster;
+  int threads = 0;
+  for (const attnbench::cuda::EmulatedCta* cta : cluster.ctas) threads += cta->num_threads();
+  const int mine = cluster.past;
+  if (++cluster.arrived == threads) {
+    cluster.arrived = 0;
+    ++cluster.past;
+    attnbench::cuda::running_cta->has_progressed();
+  }
+  while (cluster.past == mine) attnbench::cuda::running_cta->let_others();
+}
+
+/// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.
 inline std::vector<unsigned char*> emulated_cluster;
 inline u32 in_cta(u32 address, u32 rank) { return address | rank << 24; }
 template <typename T>

@@ -38,6 +38,7 @@ inline void __trap() { throw std::logic_error("trap"); }
 #define arrive_expecting ptx_arrive_expecting
 #define arrive_when_copied ptx_arrive_when_copied
 #define arrive ptx_arrive
+#define arrive_remote ptx_arrive_remote
 #define has_ended ptx_has_ended
 #define await ptx_await
 #include "kernels/ptx/mbarrier.cuh"
@@ -46,6 +47,7 @@ inline void __trap() { throw std::logic_error("trap"); }
 #undef arrive_expecting
 #undef arrive_when_copied
 #undef arrive
+#undef arrive_remote
 #undef has_ended
 #undef await
 #define sync_threads_of ptx_sync_threads_of
@@ -147,6 +149,8 @@ class EmulatedHopper {
   std::map<std::pair<int, int>, bool> said_;
 };
 inline EmulatedHopper* running_hopper = nullptr;
+/// Beside the CTAs of a cluster, by rank.
+inline std::vector<EmulatedHopper*> cluster_hoppers;
 
 /// The kernel's map in the place of the driver's: a pointer to what the host says about it.
 inline attn::TensorMap emulated_map(const TensorMap& map) {
@@ -264,6 +268,21 @@ inline void await(u32 barrier, u32 parity) {
   while (hopper.barrier(barrier).phase % 2 == parity) {
     if (!hopper.finish_copy()) attnbench::cuda::running_cta->let_others();
   }
+}
+
+/// At addresses of in_cta(). What is sent comes at once.
+inline void arrive_remote(u32 barrier) {
+  auto& hopper = *attnbench::cuda::cluster_hoppers.at(barrier >> 24);
+  hopper.count(hopper.barrier(barrier & 0xFFFFFFu), 1, 0);
+}
+inline void send_words(u32 address, const u32 (&words)[4], u32 barrier) {
+  if (address % 16 != 0) throw std::logic_error("a store off 16 bytes");
+  if (address >> 24 != barrier >> 24) throw std::logic_error("a barrier of another CTA");
+  const u32 rank = address >> 24;
+  unsigned char* const shared = attnbench::cuda::running_cluster->ctas.at(rank)->shared();
+  std::memcpy(shared + (address & 0xFFFFFFu), words, sizeof words);
+  auto& hopper = *attnbench::cuda::cluster_hoppers.at(rank);
+  hopper.count(hopper.barrier(barrier & 0xFFFFFFu), 0, -std::int64_t{sizeof words});
 }
 
 /// What a map says, of a box of `kRank` dimensions at `shared`.

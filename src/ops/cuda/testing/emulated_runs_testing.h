@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/tensor.h"
@@ -21,6 +22,43 @@ inline void run_emulated_cta(int threads, int shared_bytes, const std::function<
   std::memset(cta.shared(), 0xFF, static_cast<std::size_t>(shared_bytes));
   cta.run(work);
   CHECK_FALSE(hopper.has_open_work());
+}
+
+/// CTAs of a cluster, beginning with number `first` of the grid, side by side.
+inline void run_emulated_cluster(int size, unsigned first, int threads, int shared_bytes,
+                                 const std::function<void()>& work) {
+  std::vector<EmulatedHopper> hoppers(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<EmulatedCta>> ctas;
+  EmulatedCluster cluster;
+  cluster_hoppers.clear();
+  for (EmulatedHopper& hopper : hoppers) {
+    const auto bytes = static_cast<std::size_t>(shared_bytes);
+    ctas.push_back(std::make_unique<EmulatedCta>(threads, bytes));
+    std::memset(ctas.back()->shared(), 0xFF, bytes);
+    ctas.back()->begin(work);
+    cluster.ctas.push_back(ctas.back().get());
+    cluster_hoppers.push_back(&hopper);
+  }
+  running_cluster = &cluster;
+  const auto progress = [&] {
+    std::int64_t sum = 0;
+    for (const auto& cta : ctas) sum += cta->progress();
+    return sum;
+  };
+  for (std::int64_t before = -1; before != progress();) {
+    before = progress();
+    for (std::size_t rank = 0; rank < ctas.size(); ++rank) {
+      running_hopper = &hoppers[rank];
+      blockIdx.x = first + static_cast<unsigned>(rank);
+      ctas[rank]->take_turn();
+    }
+  }
+  running_cluster = nullptr;
+  for (std::size_t rank = 0; rank < ctas.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(ctas[rank]->has_ended());
+    CHECK_FALSE(hoppers[rank].has_open_work());
+  }
 }
 
 /// NaN and infinities are the same; numbers are as near as `tolerance` says of numbers about 1.
