@@ -248,9 +248,13 @@ TEST_CASE("the kernel of gathered latents compiles for Hopper without undeclared
     std::vector<OperationCase> cases;
     add_gathered_attend_cases(cases);
     const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
-    ops->force_kernel(kGatheredKernel);
-    for (const OperationCase& c : cases) c.run(*ops);
+    for (const char* forced : {kGatheredKernel, "hopper_gathered:pair=1"}) {
+      ops->force_kernel(forced);
+      for (const OperationCase& c : cases) c.run(*ops);
+    }
     CHECK(std::ranges::count(specs, "attention/hopper/gathered.cuh", &KernelSpec::source) >= 9);
+    CHECK(std::ranges::any_of(
+        specs, [](const KernelSpec& spec) { return spec.name.ends_with(", in pairs"); }));
     return specs;
   });
 }

@@ -185,4 +185,12 @@ TEST_CASE("gathered latents give on a Hopper GPU what the CPU gives, twice the s
   check_on_hopper(cases, kGatheredKernel);
 }
 
+TEST_CASE("latents gathered in pairs of CTAs give on a Hopper GPU what the CPU gives, twice") {
+  std::vector<OperationCase> cases;
+  add_gathered_attend_cases(cases);
+  std::erase_if(cases,
+                [](const OperationCase& c) { return !c.name.starts_with("listed fp8_ds_mla"); });
+  check_on_hopper(cases, "hopper_gathered:pair=1");
+}
+
 }  // namespace attnbench::cuda

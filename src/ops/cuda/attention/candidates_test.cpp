@@ -294,7 +294,7 @@ TEST_CASE("lists of latents and e4m3 ones are gathered") {
   CHECK(lists.chosen(AttendOperation::kSparse, "hopper_gathered:pieces=0") == "hopper_gathered");
   CHECK(forced_options_misfit("hopper_gathered:fences=0:pieces=1") == "");
   CHECK(forced_options_misfit("hopper_gathered:fences=2") ==
-        "option 'fences=2': expected pieces, fences or few, =0 or 1");
+        "option 'fences=2': expected pieces, fences, few or pair, =0 or 1");
   constexpr AttendOperation kWhole = AttendOperation::kWhole;
   constexpr AttendOperation kSparse = AttendOperation::kSparse;
   // Nobody looks at masks of a list.
