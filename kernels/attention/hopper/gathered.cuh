@@ -12,8 +12,8 @@
 // table), kRounded (codes of kE4M3 are multiplied by their scale and rounded, semantics §4.4 mode
 // 1; else scores and output are multiplied), kQueryBox (latent_query_box(), or 0: threads copy the
 // query), kByPieces (copied pieces have a barrier each), kFences (copies are made visible to the
-// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh), kPaired (kDsMla by
-// lists: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a pair
+// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh), kPaired (of
+// codes: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a pair
 // for both)
 #pragma once
 
@@ -135,7 +135,7 @@ __device__ __forceinline__ void init_gathered_barriers() {
     for (int piece = 0; piece < kLatentPieces; ++piece) {
       if (!has_barrier(Config::kByPieces, piece)) continue;
       int arrivals = gathered_arrivals(Config::kFormat, tile, piece);
-      if (Config::kPaired && tile != paired_rank()) arrivals = received_arrivals(tile, piece);
+      if (Config::kPaired && tile != paired_rank()) arrivals = received_arrivals(Config::kFormat, tile, piece);
       init_barrier(full_barrier(tile, piece), static_cast<u32>(arrivals));
     }
   }

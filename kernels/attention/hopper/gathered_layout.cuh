@@ -58,11 +58,12 @@ ATTN_FN constexpr int gathered_arrivals(MlaEntry format, int tile, int piece) {
 
 /// Two CTAs with rows of the same token share the work of converting: each does so with the tile of
 /// its own number, and sends what it stores to the other. That one's barriers wait for the bytes of a
-/// half, announced by one warp, and for what every CTA does itself: notes of the keys there are, by
-/// every warp with the first half, and copies of the rope part.
+/// half, announced by one warp, and for what every CTA does itself: by every warp notes of the keys
+/// there are, with the first half, and the rope part, which threads copy in "fp8_ds_mla".
 constexpr int kGatheredHalfBytes = kLatentHalfPieces * kLatentPieceBytes;
-ATTN_FN constexpr int received_arrivals(int tile, int piece) {
-  return piece / kLatentHalfPieces == tile ? kGatherWarps : 1 + 128;
+ATTN_FN constexpr int received_arrivals(MlaEntry format, int tile, int piece) {
+  const bool has_rope = piece / kLatentHalfPieces != tile;
+  return has_rope && format == MlaEntry::kDsMla ? 1 + 128 : kGatherWarps;
 }
 
 /// Where a converting thread has its codes: 16 of them from `gathered_code()` on in chunk 0 and 1

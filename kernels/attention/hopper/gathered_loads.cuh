@@ -117,9 +117,9 @@ __device__ __forceinline__ u32 in_peer(u32 address) {
   return in_cta(address, static_cast<u32>(1 - paired_rank()));
 }
 
-/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. In pairs of CTAs
-/// the other one gets them too, and counts them by its barrier `full`.
-template <class Config>
+/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. If it sends them,
+/// the other CTA of a pair gets them too, and counts them by its barrier `full`.
+template <class Config, bool kSends>
 __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32 first, u32 second,
                                             bool swaps, u32 full) {
   constexpr bool kScaled = Config::kFormat == MlaEntry::kDsMla || Config::kRounded;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32
     const Four16 others = decode_codes<Element::kE4M3, Config::kElement, kScaled>(high, scale);
     const u32 words[4] = {some.low, some.high, others.low, others.high};
     store_words(to, words);
-    if constexpr (Config::kPaired) send_words(in_peer(to), words, in_peer(full));
+    if constexpr (kSends) send_words(in_peer(to), words, in_peer(full));
   };
   store(first, swaps ? codes.z : codes.x, swaps ? codes.w : codes.y);
   store(second, swaps ? codes.x : codes.z, swaps ? codes.y : codes.w);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base
         factor = __shfl_sync(0xFFFFFFFFu, ahead.scale, chunk * 16 + step * 4 + thread.lane / 8);
       }
       const u32 to = gathered_at(thread.converted, at.tile, (at.half * 2 + chunk) * 2, step);
-      store_codes<Config>(ahead.codes[step][chunk], factor, to, other_part(to),
+      store_codes<Config, Config::kPaired>(ahead.codes[step][chunk], factor, to, other_part(to),
                           thread.lane / 4 % 2 != 0, full);
     }
     load_ahead(ahead, step, base, next_places, next, thread);
@@ -184,7 +184,7 @@ __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps
 #pragma unroll
   for (int step = 0; step < kRopeSteps; ++step) {
     const int row = thread.warp * kGatherKeys + rope_key(step, thread);
-    store_codes<Config>(codes[step], scale, to + static_cast<u32>(latent_part_at(row, part)),
+    store_codes<Config, false>(codes[step], scale, to + static_cast<u32>(latent_part_at(row, part)),
                         to + static_cast<u32>(latent_part_at(row, part + 1)), false, 0);
   }
 }
@@ -245,20 +245,28 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
 }
 
 /// One step of a pair of tiles whose half the other CTA converts and sends.
+template <class Config>
 __device__ __forceinline__ void receive_half(const char* base, int step, i64 places, u32 parity,
-                                             const GatherThread& thread) {
+                                             float scale, const GatherThread& thread) {
+  constexpr bool kCopiesRope = Config::kFormat == MlaEntry::kDsMla;
   const GatheredHalf at = gathered_half(step);
   const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
+  uint4 rope[kRopeSteps];
+  if (!kCopiesRope && at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
   await(free_barrier(at.tile, at.half), parity);
-  if (at.has_rope()) {
+  if (!at.has_rope()) {
+    note_seen(places, at.tile, thread);
+  } else if constexpr (kCopiesRope) {
     copy_rope(base, places, at, thread);
   } else {
-    note_seen(places, at.tile, thread);
+    store_rope_codes<Config>(rope, at.tile, scale, thread);
+    publish_shared_writes();
+    __syncwarp();
   }
   if (thread.lane != 0) return;
   if (thread.warp == 0) {
     arrive_expecting(full, kGatheredHalfBytes);
-  } else if (!at.has_rope()) {
+  } else if (!kCopiesRope || !at.has_rope()) {
     arrive(full);
   }
 }
@@ -271,11 +279,11 @@ __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Con
                                             const GatherThread& thread) {
   constexpr int kAhead = kHalvesAhead<Config>;
   if constexpr (Config::kPaired) {
-    static_assert(kAhead == 1 && Config::kFormat == MlaEntry::kDsMla);
+    static_assert(kAhead == 1 && !is_copied(Config::kFormat));
 #pragma unroll 1
     for (int step = 0; step < kGatheredHalves; ++step) {
       if (step % 2 != paired_rank()) {
-        receive_half(base, step, places, parity, thread);
+        receive_half<Config>(base, step, places, parity, scale, thread);
         continue;
       }
       const bool is_last = step + kStepsAhead<Config> >= kGatheredHalves;

@@ -268,12 +268,18 @@ TEST_CASE("listed entries of codes by emulated threads") {
       "listed e4m3, 32 heads");
 }
 
-TEST_CASE("listed entries of codes by emulated threads, in pairs of CTAs") {
+TEST_CASE("entries of codes by emulated threads, in pairs of CTAs") {
   using enum attn::MlaEntry;
   check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kDsMla, true, 64, false, false, true>>(
       "listed fp8_ds_mla plan, 128 heads of two tokens");
   check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kDsMla, true, 32, false, false, true>>(
       "listed fp8_ds_mla, 96 heads", 3);
+  check_gathered<
+      GatheredConfig<kBF16, kBF16, kBF16, attn::MlaEntry::kE4M3, false, 64, false, false, true>>(
+      "e4m3 entries, one token of 128 heads, splits, NaN", 4);
+  check_gathered<GatheredConfig<kF16, attn::Element::kE4M3, kBF16, attn::MlaEntry::kE4M3, false, 0,
+                                false, false, true>>(
+      "e4m3 entries and queries, one token of 96 heads, plan");
 }
 
 TEST_CASE("entries of e4m3 in blocks by emulated threads") {

@@ -167,7 +167,7 @@ struct GatheredOptions {
   bool by_pieces = true;
   bool fences = true;
   bool few = true;    // up to 16 rows as the narrow side of the products
-  bool pair = false;  // two CTAs convert "fp8_ds_mla" entries for each other; not run on a GPU yet
+  bool pair = false;  // two CTAs convert codes for each other; has not run on a GPU
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -214,10 +214,13 @@ int query_box(const attn::AttendParams& p) {
   return is_16_bit(p.query_element) ? latent_boxes_of_query(p) : 0;
 }
 
-/// Whether the row tiles of a token come in pairs, each for a cluster, that see the same list.
+/// Whether the row tiles of a token come in pairs, each for a cluster, that see the same keys.
+/// Without lists those of several tokens are packed, and see them up to different ends.
 bool is_paired(const AttendCall& call, const GatheredOptions& options) {
-  return options.pair && call.sparse != nullptr && format_of(call) == MlaEntry::kDsMla &&
-         ceil_quotient(call.params->num_heads, attn::kLatentRows) % 2 == 0;
+  const attn::AttendParams& p = *call.params;
+  if (!options.pair || is_copied(format_of(call))) return false;
+  if (call.sparse == nullptr && p.max_query_len > 1) return false;
+  return ceil_quotient(p.num_heads, attn::kLatentRows) % 2 == 0;
 }
 
 KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options) {
