@@ -1,6 +1,7 @@
 """What users ran into: keys that nothing reads, messages that help, commands that say what they do."""
 
 import json
+import re
 import signal
 import subprocess
 import unittest
@@ -260,6 +261,42 @@ class Commands(ToolTest):
             self.assertLessEqual(max(map(len, problem)), width)
             self.assertLess(len(problem), 5000 // width)
             self.assertEqual(strict_json("\n".join(problem))["attention"]["head_size"], 64)
+
+    def test_explain_shows_nothing_that_is_left_to_others_as_decided(self):
+        short = self.explained("tiny.yaml")
+        self.assertNotIn("auto", str(short))
+        self.assertNotIn("None", str(short))
+        self.assertFalse({"mla", "mm_encoder", "op", "cascade", "dcp", "output_quant"} & set(short))
+        self.assertEqual(self.explained("tiny.yaml", "-v")["attention"]["query_dtype"], "auto")
+        self.write("prefix.yaml", TINY.replace(TINY_CASE, "4q1s100"))
+        prefixed = self.explained("prefix.yaml", "--set", "cascade.common_prefix_len=16")
+        self.assertEqual(prefixed["cascade"]["common_prefix_len"], 16)
+
+    def test_what_explain_shows_is_a_scenario_of_the_same_case(self):
+        fp8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02")
+        for settings in ((), fp8):
+            short = self.explained("tiny.yaml", *settings)
+            self.write("again.yaml", json.dumps(short))
+            self.assertEqual(self.explained("again.yaml"), short)
+            self.assertEqual(self.explained("again.yaml", "-v"), self.explained("tiny.yaml", "-v", *settings))
+
+    def explained(self, *words):
+        out = self.expect(0, "explain", *words, "--device", "cpu").out
+        return strict_json(out[out.index("{") : out.index("\n}\n") + 2])
+
+    def test_explain_says_once_what_is_true_of_several_backends(self):
+        out = self.expect(0, "explain", "tiny.yaml", "--device", "cpu").out
+        every = "FLASH_ATTN, FLASH_ATTN_IX, TRITON_ATTN"
+        self.assertRegex(out, rf"(?m)^backends {every}\n(  .+\n)+backends FLASH_ATTN, FLASH_ATTN_IX\n")
+        for fact, places in (("flops", 1), ("num_decodes", 1), ("path", 3), ("cache shape", 3)):
+            self.assertEqual(len(re.findall(f"(?m)^  {fact} ", out)), places, fact)
+        whole = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "-v").out
+        self.assertEqual(len(re.findall("(?m)^  flops ", whole)), 3)
+        self.assertLess(2 * out.count("\n"), whole.count("\n"))
+        none = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "--set", "attention.dtype=float32",
+                           "--backend", "FLASH_ATTN", "--backend", "FLASH_ATTN_IX").out  # fmt: skip
+        self.assertEqual(len(re.findall("(?m)^  unsupported: dtype", none)), 1, none)
+        self.assertIn("backends FLASH_ATTN, FLASH_ATTN_IX\n  unsupported: ", none)
 
     def test_explain_shows_the_query_that_auto_stands_for(self):
         fp8 = ("--set", "kv_cache.dtype=fp8", "--device", "cpu")

@@ -106,7 +106,7 @@ void add_console_options(OptionTable& options, ConsoleOptions& console) {
                .target = &console.quiet});
   options.add({.names = "-v,--verbose",
                .help = "Show more: a line on stderr for every finished case, every reason and "
-                       "rule below a table, every key in explain",
+                       "rule below a table, in explain every key and each backend by itself",
                .group = kConsole,
                .target = &console.verbose,
                .excludes = "--quiet"});
