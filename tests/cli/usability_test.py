@@ -202,10 +202,25 @@ class Messages(ToolTest):
         self.write("many.yaml", TINY.replace("bfloat16", "float32")
                    + "sweep: {attention.logits_soft_cap: [0, 10, 20, 30]}\n")  # fmt: skip
         out = self.expect(0, "support", "many.yaml").out
-        self.assertEqual(out.count("unsupported: dtype not supported"), 2)
-        self.assertIn("FLASH_ATTN, 4 cases: ", out)
+        self.assertEqual(out.count("unsupported: "), 1)
+        self.assertIn("\n  FLASH_ATTN, FLASH_ATTN_IX, all 4 cases\n", out)
         self.assertEqual(len(strict_json(self.expect(0, "support", "many.yaml", "--json", "-").out)),
                          12)  # fmt: skip
+
+
+    def test_a_reason_stands_once_with_the_backends_and_cases_that_it_refuses(self):
+        self.write("mix.yaml", TINY + "sweep: {attention.dtype: [bfloat16, float32], "
+                   "kv_cache.dtype: [auto, fp8, int8_per_token_head]}\n")  # fmt: skip
+        for width in ("80", "200"):
+            out = self.expect(0, "support", "mix.yaml", COLUMNS=width).out
+            self.assertEqual(len(re.findall("(?m)^unsupported: ", out)), 3)
+            # No name is broken in two.
+            _, *told = " ".join(out.split()).split(" unsupported: ")
+            self.assertTrue(told[-1].startswith("dtype not supported (found float32; "), told)
+            self.assertIn(") FLASH_ATTN, FLASH_ATTN_IX, 3 cases: ", told[-1])
+            for reason in told[:-1]:
+                self.assertRegex(reason, r"^kv_cache_dtype not supported .*\) FLASH_ATTN(_IX)?, 2 cases: "
+                                         r"\S*bfloat16,\s?kv\S+int8_per_token_head; \S+float32,")  # fmt: skip
 
 
 class Commands(ToolTest):
