@@ -156,11 +156,10 @@ std::string input_memory(const Problem& problem) {
   const auto size = static_cast<double>(dtype_size(attention.dtype));
   const auto tokens = static_cast<double>(problem.num_tokens());
   const auto keys = static_cast<double>(problem.num_keys());
-  return fmt::format(
-      "query {}, key {}, value {}",
-      format_bytes(tokens * attention.num_heads * attention.head_size * size),
-      format_bytes(keys * attention.num_kv_heads * attention.head_size * size),
-      format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
+  return fmt::format("query {}, key {}, value {}",
+                     format_bytes(tokens * attention.num_heads * attention.head_size * size),
+                     format_bytes(keys * attention.num_kv_heads * attention.head_size * size),
+                     format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
 }
 
 /// Where the probe looks: how many needles there are at each kind of place.
@@ -276,15 +275,13 @@ void add_kernels(const Pair& pair, const DeviceChoice& device, Facts& facts) {
 void add_exchanges(const Problem& problem, Facts& facts) {
   if (problem.dcp.world_size < 2) return;
   const DcpMessages messages = dcp_messages(problem);
-  facts.emplace_back(
-      "a rank receives",
-      fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
-                  format_bytes(messages.lse), format_bytes(messages.output)));
-  facts.emplace_back(
-      "exchanges (predicted)",
-      fmt::format("{:.0f} us over NVLink, {:.0f} us over a network of {:.0f} GB/s",
-                  dcp_exchange_us(messages, kNvLink), dcp_exchange_us(messages, kNetwork),
-                  kNetwork.gbps));
+  facts.emplace_back("a rank receives",
+                     fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
+                                 format_bytes(messages.lse), format_bytes(messages.output)));
+  facts.emplace_back("exchanges (predicted)",
+                     fmt::format("{:.0f} us over NVLink, {:.0f} us over a network of {:.0f} GB/s",
+                                 dcp_exchange_us(messages, kNvLink),
+                                 dcp_exchange_us(messages, kNetwork), kNetwork.gbps));
 }
 
 /// A step over more ranks, by the same page.
@@ -298,9 +295,9 @@ void add_scaling(const Problem& problem, Facts& facts) {
                         dcp_step_us(problem, ranks, kH200Rank, is_near ? kNvLink : kNetwork),
                         is_near ? "" : " (network)");
   }
-  facts.emplace_back("step by ranks (predicted)",
-                     fmt::format("{} us; on H200s, keys at {:.0f} GB/s a rank", text,
-                                 kH200Rank.gbps));
+  facts.emplace_back(
+      "step by ranks (predicted)",
+      fmt::format("{} us; on H200s, keys at {:.0f} GB/s a rank", text, kH200Rank.gbps));
 }
 
 /// A backend that supports the case.
