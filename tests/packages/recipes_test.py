@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -49,6 +50,12 @@ class Recipes(unittest.TestCase):
             copy_context(source, target)
             copied = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
             self.assertEqual(copied, {".dockerignore", "benchmarks/b.cpp", "src/a.cpp", "src/build.h"})
+
+    def test_set_up_installs_the_tools_by_which_cpack_finds_what_a_package_depends_on(self):
+        listed = subprocess.run(["bash", "-c", f'source {ROOT}/scripts/setup.sh && echo "${{PACKAGES[@]}}"'],
+                                capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+        for tool, package in (("dpkg-shlibdeps", "dpkg-dev"), ("file", "file")):
+            self.assertIn(package, listed, tool)
 
     def test_the_image_runs_the_program_where_the_users_files_are(self):
         last = dockerfile_stages(ROOT / "Dockerfile")[-1]
