@@ -9,8 +9,9 @@ BUILD_DIR="$ATTNBENCH_ROOT/build"
 # Why in groups: most builds by the scripts are builds from scratch, and take a third less.
 CMAKE_OPTIONS=(-DCMAKE_BUILD_TYPE=Release -DATTNBENCH_UNITY=ON)
 UNPACKED_DIR="$BUILD_DIR/deps"
+# dpkg-dev and file: by them cpack finds what a .deb depends on.
 PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libeigen3-dev
-  libcli11-dev doctest-dev python3 python3-numpy)
+  libcli11-dev doctest-dev python3 python3-numpy dpkg-dev file)
 # Installed when they can be; what needs them says so when they are missing.
 OPTIONAL_PACKAGES=()
 

@@ -106,7 +106,8 @@ std::string clipped_text(const Result& result) {
   return text;
 }
 
-std::vector<std::string> mark_legend(const std::vector<Result>& results) {
+std::vector<std::string> mark_legend(const std::vector<Result>& results,
+                                     const std::string& noise_column) {
   std::vector<std::string> legend;
   if (const Marked busy = marked_by(results, was_busy, wait_of); !busy.empty()) {
     legend.push_back(fmt::format(
@@ -124,7 +125,9 @@ std::vector<std::string> mark_legend(const std::vector<Result>& results) {
                     count_of(fast, results)));
   }
   if (const Marked noisy = marked_by(results, is_noisy, noise_of); !noisy.empty()) {
-    legend.push_back(fmt::format("noise! above {:.0f}%, up to {} ({})", 100 * kMuchNoise,
+    const bool is_own = noise_column == "noise";
+    legend.push_back(fmt::format("{}{} above {:.0f}%, up to {} ({})", noise_column,
+                                 is_own ? "!" : "!  noise", 100 * kMuchNoise,
                                  format_noise(noise_of(*noisy.back())), count_of(noisy, results)));
   }
   const auto has_clipped = [](const Result& result) { return largest_clipped(result) > 0; };
@@ -134,6 +137,16 @@ std::vector<std::string> mark_legend(const std::vector<Result>& results) {
         clipped_text(*clipped.back()), count_of(clipped, results), printable(clipped.back()->id)));
   }
   return legend;
+}
+
+void write_legend(std::ostream& out, const std::vector<Result>& results, std::size_t width,
+                  const std::string& noise_column) {
+  for (const std::string& sentence : mark_legend(results, noise_column)) {
+    // Lines after the first begin below the words of the first.
+    constexpr std::size_t kSign = 7;
+    const std::string text = wrap_text(sentence.substr(kSign), width, std::string(kSign, ' '));
+    out << sentence.substr(0, kSign) << text.substr(std::min(kSign, text.size()));
+  }
 }
 
 }  // namespace attnbench

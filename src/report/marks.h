@@ -10,6 +10,8 @@
 // has the same signs (page/model.js). Numbers in files are without them.
 #pragma once
 
+#include <cstddef>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,12 @@ std::string marked_quant(const Result& result);
 std::string clipped_text(const Result& result);
 
 /// A sentence for every sign that stands in a table of these results: what it means, of how many
-/// results, and how far it goes.
-std::vector<std::string> mark_legend(const std::vector<Result>& results);
+/// results, and how far it goes. `noise_column`: where the sign of the noise stands.
+std::vector<std::string> mark_legend(const std::vector<Result>& results,
+                                     const std::string& noise_column = "noise");
+
+/// The same below a table, in lines of the width.
+void write_legend(std::ostream& out, const std::vector<Result>& results, std::size_t width,
+                  const std::string& noise_column = "noise");
 
 }  // namespace attnbench

@@ -102,17 +102,6 @@ class Documents(ToolTest):
         for name in shown.splitlines()[0].split():
             self.assertIn(name, out.splitlines()[0] + " noise")
 
-    def test_the_messages_of_the_readme_are_those_of_the_program(self):
-        text = (ROOT / "README.md").read_text(encoding="utf-8")
-        for broken, said in (
-            ("attention:\n  sliding_windw: 1024\n", "unknown key 'attention.sliding_windw'; did you mean "
-                                                    "'sliding_window'?"),
-            ("batch: 60q1s4k_4q1KS3k\n", "found 'KS3k' instead of the end of the segment"),
-        ):  # fmt: skip
-            self.assertIn(said, text)
-            self.write("my.yaml", "schema: 1\nname: my\nextends: models/llama-3.1-8b.yaml\n" + broken)
-            self.assertIn(said, self.expect(2, "run", "my.yaml").err)
-
     def test_the_ways_of_the_readme_work_one_after_the_other(self):
         self.write("model/config.json", '{"model_type": "llama", "num_attention_heads": 4, '
                    '"num_key_value_heads": 2, "hidden_size": 256, "torch_dtype": "bfloat16"}')  # fmt: skip

@@ -7,6 +7,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 from result_files import failed, result, result_file, timed
+from timings import retime
 from tool import TINY, TINY_CASE, ToolTest, strict_json
 
 
@@ -145,6 +146,23 @@ class Diff(ToolTest):
         filtered = self.expect(0, "diff", "a.json", "b.json", "--backend", "TRITON_ATTN").out
         self.assertNotIn("FLASH_ATTN", filtered)
         self.assertIn("expected two result files, found 1", self.expect(2, "diff", "a.json").err)
+
+    def test_doubtful_times_are_marked_where_they_stand(self):
+        before = [result("FLASH_ATTN", n, 100.0) for n in (1024, 2048)]
+        after = [result("FLASH_ATTN", n, 100.0) for n in (1024, 2048)]
+        after[0]["timing"].update(waits_us=[60.0] * 20, cpu_wait=0.6)
+        self.save("a.json", before)
+        self.save("b.json", after)
+        out = self.expect(0, "diff", "a.json", "b.json").out
+        rows = {row.split()[0]: row.split() for row in out.splitlines() if row.startswith("sweep/")}
+        self.assertEqual(rows["sweep/q1s1024/FLASH_ATTN"][1:5], ["100.0", "us", "100.0", "us*"])
+        self.assertEqual(rows["sweep/q1s2048/FLASH_ATTN"][1:5], ["100.0", "us", "100.0", "us"])
+        self.assertRegex(out, r"(?m)^time\*  busy machine: .* 60% of the time .*\(1 of 4 results\)")
+        noisy = [retime(entry, [100.0, 100.0, 140.0, 180.0, 60.0]) for entry in after]
+        self.save("b.json", noisy)
+        out = self.expect(0, "diff", "a.json", "b.json").out
+        self.assertRegex(out, r"(?m)^time!  noise above 5%, up to ")
+        self.assertEqual(out.count(" us! "), 2, out)
 
     def test_rows_fit_the_terminal(self):
         self.save("a.json", [result("FLASH_ATTN", 1024, 100.0, **{"kv_cache.dtype": "fp8_e4m3",

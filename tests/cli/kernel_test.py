@@ -13,9 +13,12 @@ PROMPTS = TINY.replace(TINY_CASE, "2q300")
 
 
 def candidates(text):
-    """(operation, kernel) -> what explain says about it."""
-    found = re.findall(r"(?m)^  (attend\w*) by (\w+) +(.+)$", text)
-    return {(operation, kernel): verdict for operation, kernel, verdict in found}
+    """(operation, kernel) -> what explain says about it; kernels that it says the same of share a line."""
+    found = {}
+    for operation, lines in re.findall(r"(?m)^kernels for (\w+) of .+\n((?:  .+\n)+)", text):
+        for names, verdict in re.findall(r"(?m)^  (\w+(?:, \w+)*) +(.+)$", lines):
+            found |= {(operation, name): verdict for name in names.split(", ")}
+    return found
 
 
 class Kernel(ToolTest):
@@ -25,9 +28,11 @@ class Kernel(ToolTest):
         self.write("prompts.yaml", PROMPTS)
 
     def test_explain_lists_every_kernel_in_order_with_the_reason_of_each(self):
-        out = self.expect(0, "explain", "prompts.yaml", "--backend", "FLASH_ATTN").out
-        found = candidates(out)
+        found = candidates(self.expect(0, "explain", "prompts.yaml", "-v", "--backend", "FLASH_ATTN").out)
         self.assertEqual([kernel for _, kernel in found], NAMES)
+        out = self.expect(0, "explain", "prompts.yaml", "--backend", "FLASH_ATTN").out
+        self.assertEqual(candidates(out), found)
+        self.assertRegex(out, "(?m)^  prefill, general +fits, not first$")
         self.assertEqual(found["attend", "f32"], "does not fit: bf16 queries: it is for f32")
         self.assertRegex(found["attend", "decode"], r"^fits, not first choice: 600 query rows ")
         self.assertEqual(found["attend", "hopper_prefill"], "chosen")

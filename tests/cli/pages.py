@@ -41,7 +41,7 @@ class PageTest(ToolTest):
         self.js(f"document.querySelector({json.dumps(selector)}).click()")
 
     def shown(self, column):
-        return self.js(f"{SHOWN}.map(r => r.querySelector('[data-label={column}]').textContent)")
+        return self.js(f"""{SHOWN}.map(r => r.querySelector('[data-label="{column}"]').textContent)""")
 
     def points(self, view):
         return self.js(f"document.querySelectorAll('#{view} .view > svg path.point').length")

@@ -8,6 +8,7 @@ from pages import PageTest
 from result_files import (
     batch_results,
     failed,
+    of_batch,
     peer_results,
     quantised_results,
     result,
@@ -15,6 +16,16 @@ from result_files import (
     sweep_results,
     timed,
 )
+from timings import rates
+
+
+def bounded_by(bound, entry):
+    """Gives a result ceilings under which the one or the other bounds it."""
+    work = entry["throughput"]
+    work["ceiling_tflops"] = work["tflops"] * (100 if bound == "memory" else 1.25)
+    work["ceiling_gbps"] = work["gbps"] * (1.25 if bound == "memory" else 100)
+    entry["throughput"] = rates(work, entry["timing"]["median_us"])
+    assert entry["throughput"]["bound"] == bound
 
 
 class Views(PageTest):
@@ -102,6 +113,41 @@ class Views(PageTest):
             self.assertAlmostEqual(intensity, by_id[name]["flops"] / by_id[name]["bytes"])
             self.assertAlmostEqual(flops / (by_id[name]["tflops"] * 1e12), 1, 4)
 
+    def test_both_rates_are_numbers_of_their_own_whatever_bounds_a_result(self):
+        results = [r for r in sweep_results() if r["throughput"]]
+        self.assertEqual({r["throughput"]["bound"] for r in results}, {"memory"})
+        for r in results[::2]:  # of one line some are bound by one, some by the other
+            bounded_by("compute", r)
+        self.open(results)
+        numbers = {r["id"]: r["throughput"] for r in results}
+        offered = self.js("[...document.querySelectorAll('#sweep .chooser option')].map(o => o.value)")
+        self.assertIn("bytes", offered)
+        self.assertIn("flops", offered)
+        self.assertNotIn("rate", offered)
+        for metric, name, member, factor, unit in (("bytes", "bytes/s", "gbps", 1e9, "B/s"),
+                                                   ("flops", "FLOP/s", "tflops", 1e12, "FLOP/s")):  # fmt: skip
+            self.choose("sweep", "Show", metric)
+            self.assertEqual(set(self.js("""[...document.querySelectorAll('#sweep figure svg')].map(
+              svg => svg.getAttribute('aria-label').split(' against ')[0])""")), {name})
+            places = self.js("""[...document.querySelectorAll('#sweep figure path.point')].map(
+              p => [d3.select(p).datum().result.id, d3.select(p).datum().y])""")
+            self.assertEqual({place[0] for place in places}, set(numbers))
+            for result_id, y in places:
+                self.assertAlmostEqual(y / (numbers[result_id][member] * factor), 1, 4)
+            shown = self.shown(name)
+            self.assertEqual(len(shown), len(results))
+            self.assertTrue(all(text.endswith(unit) for text in shown), shown)
+
+    def test_a_sweep_of_decodes_begins_with_bytes_and_one_of_prefills_with_flops(self):
+        for bound in ("memory", "compute"):
+            for segment, first in (((8, 1, 1024), "bytes"), ((1, 1024, 1024), "flops")):
+                results = [of_batch("FLASH_ATTN", f"{count}q{query}s{keys}", [(count, query, keys)], 20.0 * n)
+                           for n in (1, 2, 4) for count, query, keys in [(segment[0] * n, *segment[1:])]]  # fmt: skip
+                for r in results:
+                    bounded_by(bound, r)
+                self.open(results)
+                self.assertEqual(self.js("document.querySelector('#sweep .chooser select').value"), first)
+
     def test_the_table_sorts_by_numbers_with_missing_ones_last(self):
         self.open(sweep_results())
         self.assertEqual(self.shown("status")[0], "incorrect", "the worst stands first")
@@ -130,9 +176,9 @@ class Views(PageTest):
         self.assertEqual(columns, ["case", "FLASH_ATTN", "TRITON_ATTN", "python:adapters.of_mine.for_attention:FastAttention"])
         rows = self.peers()
         self.assertEqual(rows[0][1:], [
-            "1.50× (1.47–1.53)|30.00 µs|273 GB/s|err_ratio 0.03",
+            "1.50× (1.47–1.53)|30.00 µs|273 GB/s|1.09 TFLOP/s|err_ratio 0.03",
             "error|the process ended",
-            "1.00×|20.00 µs|410 GB/s|err_ratio 0.05",
+            "1.00×|20.00 µs|410 GB/s|1.64 TFLOP/s|err_ratio 0.05",
         ])  # fmt: skip
         self.assertEqual([cell.split("|")[0] for cell in rows[1][1:]],
                          ["1.00×", "1.25× (1.23–1.28)", "–"])  # fmt: skip

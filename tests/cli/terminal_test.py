@@ -102,7 +102,7 @@ class Terminal(ToolTest):
         self.write("wide.yaml", sweep + "backends: [FLASH_ATTN, FLASH_ATTN_IX, TRITON_ATTN]\n")
         for arguments in (
             ["run", "tiny.yaml"], ["run", "wide.yaml", "--no-timing", "-v"], ["report", "r.json"],
-            ["support", "wide.yaml"], ["list"], *([name, "--help"] for name in (
+            ["support", "wide.yaml"], ["explain", "wide.yaml"], ["list"], *([name, "--help"] for name in (
                 "run", "support", "explain", "compile", "validate", "device", "gate", "report")),
         ):  # fmt: skip
             narrow = self.tool(*arguments, COLUMNS="80")

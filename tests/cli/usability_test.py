@@ -1,6 +1,7 @@
 """What users ran into: keys that nothing reads, messages that help, commands that say what they do."""
 
 import json
+import re
 import signal
 import subprocess
 import unittest
@@ -201,10 +202,25 @@ class Messages(ToolTest):
         self.write("many.yaml", TINY.replace("bfloat16", "float32")
                    + "sweep: {attention.logits_soft_cap: [0, 10, 20, 30]}\n")  # fmt: skip
         out = self.expect(0, "support", "many.yaml").out
-        self.assertEqual(out.count("unsupported: dtype not supported"), 2)
-        self.assertIn("FLASH_ATTN, 4 cases: ", out)
+        self.assertEqual(out.count("unsupported: "), 1)
+        self.assertIn("\n  FLASH_ATTN, FLASH_ATTN_IX, all 4 cases\n", out)
         self.assertEqual(len(strict_json(self.expect(0, "support", "many.yaml", "--json", "-").out)),
                          12)  # fmt: skip
+
+
+    def test_a_reason_stands_once_with_the_backends_and_cases_that_it_refuses(self):
+        self.write("mix.yaml", TINY + "sweep: {attention.dtype: [bfloat16, float32], "
+                   "kv_cache.dtype: [auto, fp8, int8_per_token_head]}\n")  # fmt: skip
+        for width in ("80", "200"):
+            out = self.expect(0, "support", "mix.yaml", COLUMNS=width).out
+            self.assertEqual(len(re.findall("(?m)^unsupported: ", out)), 3)
+            # No name is broken in two.
+            _, *told = " ".join(out.split()).split(" unsupported: ")
+            self.assertTrue(told[-1].startswith("dtype not supported (found float32; "), told)
+            self.assertIn(") FLASH_ATTN, FLASH_ATTN_IX, 3 cases: ", told[-1])
+            for reason in told[:-1]:
+                self.assertRegex(reason, r"^kv_cache_dtype not supported .*\) FLASH_ATTN(_IX)?, 2 cases: "
+                                         r"\S*bfloat16,\s?kv\S+int8_per_token_head; \S+float32,")  # fmt: skip
 
 
 class Commands(ToolTest):
@@ -260,6 +276,42 @@ class Commands(ToolTest):
             self.assertLessEqual(max(map(len, problem)), width)
             self.assertLess(len(problem), 5000 // width)
             self.assertEqual(strict_json("\n".join(problem))["attention"]["head_size"], 64)
+
+    def test_explain_shows_nothing_that_is_left_to_others_as_decided(self):
+        short = self.explained("tiny.yaml")
+        self.assertNotIn("auto", str(short))
+        self.assertNotIn("None", str(short))
+        self.assertFalse({"mla", "mm_encoder", "op", "cascade", "dcp", "output_quant"} & set(short))
+        self.assertEqual(self.explained("tiny.yaml", "-v")["attention"]["query_dtype"], "auto")
+        self.write("prefix.yaml", TINY.replace(TINY_CASE, "4q1s100"))
+        prefixed = self.explained("prefix.yaml", "--set", "cascade.common_prefix_len=16")
+        self.assertEqual(prefixed["cascade"]["common_prefix_len"], 16)
+
+    def test_what_explain_shows_is_a_scenario_of_the_same_case(self):
+        fp8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02")
+        for settings in ((), fp8):
+            short = self.explained("tiny.yaml", *settings)
+            self.write("again.yaml", json.dumps(short))
+            self.assertEqual(self.explained("again.yaml"), short)
+            self.assertEqual(self.explained("again.yaml", "-v"), self.explained("tiny.yaml", "-v", *settings))
+
+    def explained(self, *words):
+        out = self.expect(0, "explain", *words, "--device", "cpu").out
+        return strict_json(out[out.index("{") : out.index("\n}\n") + 2])
+
+    def test_explain_says_once_what_is_true_of_several_backends(self):
+        out = self.expect(0, "explain", "tiny.yaml", "--device", "cpu").out
+        every = "FLASH_ATTN, FLASH_ATTN_IX, TRITON_ATTN"
+        self.assertRegex(out, rf"(?m)^backends {every}\n(  .+\n)+backends FLASH_ATTN, FLASH_ATTN_IX\n")
+        for fact, places in (("flops", 1), ("num_decodes", 1), ("path", 3), ("cache shape", 3)):
+            self.assertEqual(len(re.findall(f"(?m)^  {fact} ", out)), places, fact)
+        whole = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "-v").out
+        self.assertEqual(len(re.findall("(?m)^  flops ", whole)), 3)
+        self.assertLess(2 * out.count("\n"), whole.count("\n"))
+        none = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "--set", "attention.dtype=float32",
+                           "--backend", "FLASH_ATTN", "--backend", "FLASH_ATTN_IX").out  # fmt: skip
+        self.assertEqual(len(re.findall("(?m)^  unsupported: dtype", none)), 1, none)
+        self.assertIn("backends FLASH_ATTN, FLASH_ATTN_IX\n  unsupported: ", none)
 
     def test_explain_shows_the_query_that_auto_stands_for(self):
         fp8 = ("--set", "kv_cache.dtype=fp8", "--device", "cpu")

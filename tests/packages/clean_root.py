@@ -4,9 +4,11 @@ made by debootstrap, entered by chroot. Needs root, debootstrap and the mirror o
 ATTNBENCH_CLEAN_ROOT names a folder that such a system lies in already (debootstrap --variant=minbase): it is
 copied, which takes seconds instead of a minute."""
 
+import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 SUITE_LIMIT_S = 900
@@ -28,17 +30,25 @@ def codename():
     return next(line.split("=")[1].strip('"') for line in lines if line.startswith("VERSION_CODENAME="))
 
 
+@functools.cache
+def pristine():
+    """The system that every one is a copy of, made once by whoever asks first."""
+    if "ATTNBENCH_CLEAN_ROOT" in os.environ:
+        return os.environ["ATTNBENCH_CLEAN_ROOT"]
+    scratch = tempfile.TemporaryDirectory()  # goes with the process
+    pristine.scratch = scratch
+    root = Path(scratch.name) / "pristine"
+    subprocess.run(["debootstrap", "--variant=minbase", codename(), root], check=True,
+                   capture_output=True, timeout=SUITE_LIMIT_S)  # fmt: skip
+    return root
+
+
 class CleanRoot:
     """A fresh system below `folder`, which must not exist."""
 
     def __init__(self, folder):
         self.path = Path(folder)
-        ready = os.environ.get("ATTNBENCH_CLEAN_ROOT")
-        if ready:
-            subprocess.run(["cp", "-a", ready, self.path], check=True, timeout=SUITE_LIMIT_S)
-        else:
-            subprocess.run(["debootstrap", "--variant=minbase", codename(), self.path], check=True,
-                           capture_output=True, timeout=SUITE_LIMIT_S)  # fmt: skip
+        subprocess.run(["cp", "-a", pristine(), self.path], check=True, timeout=SUITE_LIMIT_S)
         # A name server is what the kernel of a container gives it.
         shutil.copy("/etc/resolv.conf", self.path / "etc" / "resolv.conf")
 

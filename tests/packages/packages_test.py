@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 from clean_root import CleanRoot, why_none
-from recipes import dockerfile_stages, workflow_commands
+from recipes import copy_context, dockerfile_stages, workflow_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "attnbench.yml"
@@ -51,15 +51,48 @@ def set_up():
     run(ROOT / "scripts" / "setup.sh", timeout=BUILD_LIMIT_S)
 
 
+def succeed(root, script, **options):
+    """Runs a script in a clean system and returns its standard output; it has to succeed."""
+    done = root.sh(script, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def package_of_image():
+    """The .deb that the first stage of the Dockerfile builds, its instructions done one by one in a system
+    that has nothing but base packages."""
+    folder = tempfile.TemporaryDirectory()
+    package_of_image.folder = folder  # goes with the process
+    root = CleanRoot(Path(folder.name) / "build")
+    cwd = "/"
+    for word, text in dockerfile_stages(ROOT / "Dockerfile", PRESET="package-cpu")[0].instructions:
+        if word == "COPY":
+            source, target = text.split()
+            assert source == ".", text
+            copy_context(ROOT, root.file(target))
+        elif word == "WORKDIR":
+            cwd = text
+            root.file(text).mkdir(parents=True, exist_ok=True)
+        elif word == "RUN":
+            succeed(root, text, cwd=cwd, limit_s=BUILD_LIMIT_S)
+        else:
+            raise AssertionError(f"{word} in the first stage of the Dockerfile")
+    (package,) = root.file("/packages").glob("*.deb")
+    return package
+
+
 @functools.cache
 def debian_package(preset):
-    """The .deb of a preset: that of ATTNBENCH_DEB or ATTNBENCH_DEB_CUDA, else built from this source tree."""
+    """The .deb of a preset: that of ATTNBENCH_DEB or ATTNBENCH_DEB_CUDA, else built from this source tree;
+    the one without CUDA as the Dockerfile builds it, where a clean system can be made."""
     named = os.environ.get("ATTNBENCH_DEB" if preset == "package-cpu" else "ATTNBENCH_DEB_CUDA")
     if named:
         return named
+    if preset == "package-cpu" and not why_none():
+        return package_of_image()
     set_up()
-    # Why in one folder: all but the modules gpu and cudnn is the same for both, and is compiled once.
-    build = ROOT / "build-package-cpu"
+    build = ROOT / f"build-{preset}"
     run("cmake", "--preset", preset, "-B", build, cwd=ROOT)
     run("cmake", "--build", build, "--target", "attnbench", cwd=ROOT, timeout=BUILD_LIMIT_S)
     run("cpack", "--config", build / "CPackConfig.cmake", "-B", build / "packages", cwd=build)
@@ -210,11 +243,6 @@ class InCleanRoot(PackageTest):
             self.skipTest(why_none())
         super().setUp()
 
-    def do(self, root, script, **options):
-        done = root.sh(script, **options)
-        self.assertEqual(done.returncode, 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-        return done.stdout
-
     def installed(self, deb):
         """A system after the last stage of the Dockerfile."""
         stage = dockerfile_stages(ROOT / "Dockerfile")[-1]
@@ -224,7 +252,7 @@ class InCleanRoot(PackageTest):
                 self.assertEqual(text, "--from=build /packages/*.deb /tmp/")
                 shutil.copy(deb, root.file("/tmp"))
             elif word == "RUN":
-                self.do(root, text)
+                succeed(root, text)
             elif word == "WORKDIR":
                 root.file(text).mkdir(exist_ok=True)
         self.workdir, self.entry = stage.of("WORKDIR")[0], json.loads(stage.of("ENTRYPOINT")[0])
@@ -235,7 +263,7 @@ class InCleanRoot(PackageTest):
         """What the first lines of the Dockerfile and the README say to do with it."""
 
         def run_image(*words):
-            return self.do(root, shlex.join([*self.entry, *(words or self.default)]), cwd=self.workdir)
+            return succeed(root, shlex.join([*self.entry, *(words or self.default)]), cwd=self.workdir)
 
         self.assertIn("Usage:", run_image())
         (root.file(self.workdir) / "tiny.yaml").write_text(SCENARIO)
@@ -243,17 +271,18 @@ class InCleanRoot(PackageTest):
         self.check_results((root.file(self.workdir) / "results.json").read_text())
         self.assertIn("(3 cases)", run_image("validate", "quickstart"))
 
-    def check_workflow(self, root):
+    def check_workflow(self, root, deb):
         """The jobs that use the package. A GPU's are done on the CPU, with a small scenario in place of theirs;
         the second night is compared with the first."""
+        # What the runners of a CI have besides.
+        succeed(root, "apt-get update && apt-get install -y --no-install-recommends sudo")
         jobs = workflow_commands(WORKFLOW)
         github = {"GITHUB_STEP_SUMMARY": "/ci/summary-of-job", "GITHUB_SERVER_URL": "https://ci.example",
                   "GITHUB_REPOSITORY": "some/one", "GITHUB_RUN_ID": "7"}  # fmt: skip
         root.file("/ci").mkdir()
-        install, *correctness = jobs["correctness"]
-        self.assertIn("apt-get install -y ./*.deb", install)
-        for script in correctness:
-            self.do(root, script, cwd="/ci", **github)
+        shutil.copy(deb, root.file("/ci"))
+        for script in jobs["correctness"]:
+            succeed(root, script, cwd="/ci", **github)
         for name in ("results.json", "junit.xml", "summary.md", "report.html", "summary-of-job"):
             self.assertTrue((root.file("/ci") / name).stat().st_size > 0, name)
         self.check_results((root.file("/ci") / "results.json").read_text())
@@ -271,23 +300,28 @@ class InCleanRoot(PackageTest):
         self.assertIn("attnbench gate: ", (root.file("/ci") / "summary-of-job").read_text())
 
     def check_removal(self, root, package):
-        self.do(root, f"apt-get remove -y {package}")
+        succeed(root, f"apt-get remove -y {package}")
         self.assertFalse(root.file("/usr/share/attnbench").exists())
 
     def test_the_dockerfile_and_the_workflow_work_with_the_package(self):
-        root = self.installed(debian_package("package-cpu"))
+        deb = debian_package("package-cpu")
+        root = self.installed(deb)
         self.check_image(root)
-        self.check_workflow(root)
         self.check_removal(root, "attnbench")
+        self.check_workflow(root, deb)
 
     def test_the_package_with_cuda_takes_the_place_of_the_other(self):
         if "ATTNBENCH_DEB_CUDA" not in os.environ and not has_toolkit():
             self.skipTest("no CUDA toolkit")
         root = self.installed(debian_package("package-cpu"))
-        shutil.copy(debian_package("package"), root.file("/tmp"))
-        self.do(root, "apt-get install -y --no-install-recommends /tmp/attnbench-cuda*.deb")
+        install, *_ = workflow_commands(WORKFLOW)["speed"]
+        self.assertTrue(install.startswith("sudo "), install)
+        shutil.copy(debian_package("package"), root.file(self.workdir))
+        succeed(root, "apt-get update")
+        # Of a runner of one's own, whose user is root here.
+        succeed(root, install.removeprefix("sudo "), cwd=self.workdir)
         self.check_image(root)
-        self.assertIn("attnbench-cuda", self.do(root, "dpkg -S /usr/bin/attnbench"))
+        self.assertIn("attnbench-cuda", succeed(root, "dpkg -S /usr/bin/attnbench"))
         # Without a driver it says what is missing.
         done = root.sh(shlex.join([*self.entry, "run", "quickstart", "--device", "cuda"]))
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)

@@ -2,6 +2,8 @@
 same. As much of either language as this project uses; anything else is an error."""
 
 import re
+import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 KNOWN = ("ARG", "FROM", "COPY", "WORKDIR", "RUN", "ENTRYPOINT", "CMD")
@@ -45,6 +47,32 @@ def dockerfile_stages(path, **arguments):
         else:
             stages[-1].instructions.append((word, filled(rest)))
     return stages
+
+
+def is_ignored(path, patterns):
+    """Whether `COPY .` leaves out this path of the source tree, by the lines of a .dockerignore."""
+
+    def matches(pattern):
+        anywhere, _, name = pattern.strip("/").rpartition("**/")
+        if anywhere or not name:
+            raise ValueError(f"a pattern that is not known here: {pattern}")
+        if pattern.startswith("**/"):
+            return any(fnmatch(part, name) for part in Path(path).parts)
+        return fnmatch(Path(path).parts[0], name)
+
+    return any(map(matches, patterns))
+
+
+def copy_context(root, target):
+    """Copies what `COPY . TARGET` takes of a source tree."""
+    text = (Path(root) / ".dockerignore").read_text(encoding="utf-8")
+    patterns = [line.strip() for line in text.splitlines() if line.strip()]
+
+    def left_out(folder, names):
+        below = Path(folder).relative_to(root)
+        return [name for name in names if is_ignored(below / name, patterns)]
+
+    shutil.copytree(root, target, ignore=left_out, symlinks=True, dirs_exist_ok=True)
 
 
 def workflow_commands(path):

@@ -221,6 +221,13 @@ std::vector<std::string> refusals_of(const Capability& capability, const Problem
   return reasons.take();
 }
 
+void add_batch_facts(const BatchSplit& batch, Facts& facts) {
+  facts.emplace_back("num_decodes", fmt::format("{}, num_decode_tokens {}", batch.num_decodes,
+                                                batch.num_decode_tokens));
+  facts.emplace_back("num_prefills", fmt::format("{}, num_prefill_tokens {}", batch.num_prefills,
+                                                 batch.num_prefill_tokens));
+}
+
 void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelRules& rules,
                      Facts& facts) {
   const KvCacheSpec& cache = problem.kv_cache;

@@ -13,6 +13,7 @@
 
 #include "backends/backend.h"
 #include "core/problem/problem.h"
+#include "metadata/batch.h"
 #include "metadata/blocks.h"
 
 namespace attnbench {
@@ -79,6 +80,9 @@ class NativeBackend : public Backend {
  private:
   Capability capability_;
 };
+
+/// Lines of explain() about how a batch is divided into decodes and prefills (§1.3).
+void add_batch_facts(const BatchSplit& batch, Facts& facts);
 
 /// Lines of explain() about a backend's paged cache: layout, physical shape and element type. Other
 /// families and users' backends use them too.

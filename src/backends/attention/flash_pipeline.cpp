@@ -480,14 +480,13 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms) 
     return facts;
   }
   const FlashPlan plan = plan_flash(problem, rule, num_sms);
-  Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"},
-              {"num_decodes", std::to_string(plan.batch.num_decodes)},
-              {"num_prefills", std::to_string(plan.batch.num_prefills)},
-              {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},
-              {"num_prefill_tokens", std::to_string(plan.batch.num_prefill_tokens)},
-              {"num_splits", std::to_string(plan.num_splits)},
-              {"split form", std::string(to_string(plan.split_form))},
-              {"cascade", plan.cascade ? prefix_text(problem) : std::string("no")}};
+  Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"}};
+  add_batch_facts(plan.batch, facts);
+  facts.emplace_back("num_splits", std::to_string(plan.num_splits));
+  facts.emplace_back("split form", to_string(plan.split_form));
+  if (problem.cascade.common_prefix_len > 0 || !problem.cascade.groups.empty()) {
+    facts.emplace_back("cascade", plan.cascade ? prefix_text(problem) : "no");
+  }
   if (!plan.splits_reason.empty()) facts.emplace_back("splits", plan.splits_reason);
   if (problem.kv_cache.int8_level > 0) {
     facts.emplace_back("int8_level", std::to_string(problem.kv_cache.int8_level));

@@ -178,13 +178,11 @@ class MlaBackend : public Backend {
   }
   Facts explain(const Problem& problem, const DeviceFacts& device) const override {
     const MlaPlan plan = plan_mla(capability_, problem, device.num_sms, device.sm);
-    Facts facts{{"num_decodes", std::to_string(plan.batch.num_decodes)},
-                {"num_prefills", std::to_string(plan.batch.num_prefills)},
-                {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},
-                {"num_prefill_tokens", std::to_string(plan.batch.num_prefill_tokens)},
-                {"decode form", capability_.sparse ? "latent, listed keys" : "latent"},
-                {"decode parts", std::to_string(plan.num_parts)},
-                {"decode query", plan.quantised_query ? "fp8_e4m3" : "as given"}};
+    Facts facts;
+    add_batch_facts(plan.batch, facts);
+    facts.emplace_back("decode form", capability_.sparse ? "latent, listed keys" : "latent");
+    facts.emplace_back("decode parts", std::to_string(plan.num_parts));
+    facts.emplace_back("decode query", plan.quantised_query ? "fp8_e4m3" : "as given");
     const bool is_planned = capability_.split == MlaDecodeSplit::kPlan && !capability_.sparse;
     if (is_planned && plan.num_parts > 1 && problem.dcp.world_size == 1) {
       facts.emplace_back("decode plan", describe_decode_plan(problem, plan));

@@ -1,16 +1,17 @@
 // attnbench explain: the fully resolved problem, and what every backend would do with it.
 //
-// The problem is shown as JSON with every default filled in, as a result file has it. For each
+// The problem is shown as JSON with its defaults filled in, as a result file has it. For each
 // backend follow its reasons to refuse, or its own facts, the kernels that it would launch, the
-// work and the traffic that rates are computed from, and the memory of its cache.
+// work and the traffic that rates are computed from, and the memory of its cache. What several
+// backends have in common stands once; with --verbose nothing is left out or put together.
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 
 #include "backends/backend.h"
@@ -47,8 +48,12 @@ struct ExplainArguments {
   ConsoleOptions console;
 };
 
+/// Lines of the terminal end by its width.
 void print_line(std::ostream& out, const std::string& name, const std::string& value) {
-  out << fmt::format("  {:<26} {}\n", name, printable(value));
+  constexpr std::size_t kValueColumn = 29;
+  const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
+  const std::string start = fmt::format("  {:<{}} ", printable(name), kValueColumn - 3);
+  out << start << hang(printable(value), start.size(), width, kValueColumn) << "\n";
 }
 
 /// Takes the value of a dotted key out, and sections that are empty then.
@@ -110,44 +115,99 @@ std::string problem_text(const nlohmann::ordered_json& json) {
   return "{" + text + "\n}\n";
 }
 
-/// The resolved problem: the keys that the case reads, or with `whole` all of them.
+/// Takes out the keys of a section, and of sections in it, that are off or left to the backends.
+void erase_unset(nlohmann::ordered_json& section) {
+  for (auto item = section.begin(); item != section.end();) {
+    if (item->is_object()) erase_unset(*item);
+    const bool is_unset = *item == "auto" || item->empty();
+    item = is_unset ? section.erase(item) : std::next(item);
+  }
+}
+
+/// The resolved problem; with `whole` every key of it. Else what decides here: not what the case
+/// does not read, no sections at their defaults, nothing that is off, and no "auto", whose meaning
+/// the facts of each backend say. Either is a scenario again.
 void print_problem(std::ostream& out, const Problem& problem, bool whole) {
   auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
   if (whole) {
     out << problem_text(json);
     return;
   }
+  auto defaults = nlohmann::ordered_json::parse(problem_to_json(Problem{}));
   for (const ReadRule& rule : read_rules()) {
-    if (rule.reads != nullptr && !rule.reads(problem)) erase_key(json, rule.key);
+    if (rule.reads == nullptr || rule.reads(problem)) continue;
+    erase_key(json, rule.key);
+    erase_key(defaults, rule.key);
   }
-  out << problem_text(json) << "keys that this case does not read are left out; -v shows them\n";
+  for (auto section = json.begin(); section != json.end();) {
+    const bool is_default = section->is_structured() && defaults.contains(section.key()) &&
+                            *section == defaults[section.key()];
+    section = is_default ? json.erase(section) : std::next(section);
+  }
+  for (auto& section : json) {
+    if (section.is_object()) erase_unset(section);
+  }
+  out << problem_text(json) << "(-v shows every key)\n";
 }
 
 /// Host memory of the tensors that all backends share.
-void print_input_memory(std::ostream& out, const Problem& problem) {
+std::string input_memory(const Problem& problem) {
   const AttentionSpec& attention = problem.attention;
   const auto size = static_cast<double>(dtype_size(attention.dtype));
   const auto tokens = static_cast<double>(problem.num_tokens());
   const auto keys = static_cast<double>(problem.num_keys());
-  out << "memory of the inputs\n";
-  print_line(out, "query", format_bytes(tokens * attention.num_heads * attention.head_size * size));
-  print_line(out, "key", format_bytes(keys * attention.num_kv_heads * attention.head_size * size));
-  print_line(out, "value",
-             format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
+  return fmt::format("query {}, key {}, value {}",
+                     format_bytes(tokens * attention.num_heads * attention.head_size * size),
+                     format_bytes(keys * attention.num_kv_heads * attention.head_size * size),
+                     format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
 }
 
 /// Where the probe looks: how many needles there are at each kind of place.
-void print_needles(std::ostream& out, const Problem& problem) {
-  if (!has_probe(problem)) return;
+std::string needles_text(const Problem& problem) {
   std::map<NeedleKind, int> counts;
   const std::vector<Needle> needles = plan_needles(probe_problem(problem));
   for (const Needle& needle : needles) ++counts[needle.kind];
-  out << "needles of the second draw\n";
-  print_line(out, "in all",
-             fmt::format("{} in {} rows", needles.size(), needle_rows(needles).size()));
+  std::vector<std::string> kinds;
   for (const auto& [kind, count] : counts) {
-    print_line(out, to_string(kind), std::to_string(count));
+    kinds.push_back(fmt::format("{} {}", to_string(kind), count));
   }
+  const std::size_t rows = needle_rows(needles).size();
+  return fmt::format("{} in {} row{}: {}", needles.size(), rows, rows == 1 ? "" : "s",
+                     fmt::join(kinds, ", "));
+}
+
+/// The size in which kernels page when all backends of a case share one cache (§1.7); empty where
+/// they do not.
+std::string kernel_block_size(const std::vector<const Backend*>& backends, const Problem& problem,
+                              const DeviceChoice& device) {
+  std::vector<std::vector<BlockSizeRule>> lists;
+  for (const Backend* backend : backends) {
+    std::vector<BlockSizeRule> sizes = backend->block_sizes();
+    if (sizes.empty() || backend->is_users() || !backend->refusals(problem, device.facts).empty()) {
+      continue;
+    }
+    lists.push_back(std::move(sizes));
+  }
+  if (lists.size() < 2) return {};
+  try {
+    return fmt::format("{} tokens, of blocks of {}; one cache for all backends",
+                       select_common_block_size(problem.kv_cache.block_size, lists),
+                       problem.kv_cache.block_size);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// What all backends are given.
+void print_inputs(std::ostream& out, const Problem& problem, const std::vector<Pair>& pairs,
+                  const DeviceChoice& device) {
+  out << "inputs\n";
+  print_line(out, "memory", input_memory(problem));
+  if (has_probe(problem)) print_line(out, "needles of the second draw", needles_text(problem));
+  std::vector<const Backend*> backends;
+  for (const Pair& pair : pairs) backends.push_back(pair.backend);
+  const std::string size = kernel_block_size(backends, problem, device);
+  if (!size.empty()) print_line(out, "kernel block size", size);
 }
 
 /// The backends that vLLM tries where the user names none, in its order.
@@ -169,30 +229,6 @@ void print_upstream_choice(std::ostream& out, const Problem& problem, const Devi
   for (const std::string& late : upstream_afterthoughts(problem, device.facts, all)) {
     print_line(out, "then", late);
   }
-}
-
-/// The size in which kernels page when all backends of a case share one cache (§1.7).
-void print_kernel_block_size(std::ostream& out, const std::vector<const Backend*>& backends,
-                             const Problem& problem, const DeviceChoice& device) {
-  std::vector<std::vector<BlockSizeRule>> lists;
-  for (const Backend* backend : backends) {
-    std::vector<BlockSizeRule> sizes = backend->block_sizes();
-    if (sizes.empty() || backend->is_users() || !backend->refusals(problem, device.facts).empty()) {
-      continue;
-    }
-    lists.push_back(std::move(sizes));
-  }
-  if (lists.size() < 2) return;
-  std::string text;
-  try {
-    text = fmt::format("{} tokens, of blocks of {}",
-                       select_common_block_size(problem.kv_cache.block_size, lists),
-                       problem.kv_cache.block_size);
-  } catch (const Error& error) {
-    text = error.what();
-  }
-  out << "one cache for all backends\n";
-  print_line(out, "kernel block size", text);
 }
 
 /// Whether int8 or fp8 makes such work faster on the GPU, by what was measured.
@@ -222,56 +258,34 @@ bool has_cache(AttentionType type) {
 }
 
 /// The names are those of `compile --list`; found by planning the case without values.
-void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+void add_kernels(const Pair& pair, const DeviceChoice& device, Facts& facts) {
   if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
   if (!device.is_cuda()) {
-    print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
+    facts.emplace_back("kernels", "cpu: compiled into the program for " + vector_extensions());
     return;
   }
   for (const KernelSpec& spec : specs_of_pair(*pair.problem, *pair.backend, target_of(device))) {
     const bool is_product = spec.source == "matmul/matmul.cuh";
     const bool may_be_librarys = is_product && !pair.problem->attention.batch_invariant;
-    print_line(out, "kernel", spec.name + (may_be_librarys ? ", or cuBLASLt where found" : ""));
-  }
-}
-
-std::string verdict_text(const cuda::CandidateVerdict& verdict, bool is_forced) {
-  if (verdict.is_chosen) return is_forced ? "forced" : "chosen";
-  if (!verdict.fits) return "does not fit: " + verdict.reason;
-  return verdict.reason.empty() ? "fits, not first" : "fits, not first choice: " + verdict.reason;
-}
-
-/// The kernels that each attention operation chooses from, in the order in which they are tried; on
-/// the CPU those that a device of the assumed capability would have.
-void print_candidates(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
-  const Backend& backend = *pair.backend;
-  const bool can_plan = backend.chooses_kernels() && device.refusals.empty() &&
-                        backend.unforced().refusals(*pair.problem, device.facts).empty();
-  if (!can_plan) return;
-  const bool is_forced = !backend.forced_kernel().empty();
-  for (const cuda::AttendDecision& decision :
-       attend_decisions(*pair.problem, backend, target_of(device))) {
-    for (const cuda::CandidateVerdict& verdict : decision.candidates) {
-      print_line(out, decision.operation + " by " + verdict.name, verdict_text(verdict, is_forced));
-    }
+    facts.emplace_back("kernel", spec.name + (may_be_librarys ? ", or cuBLASLt where found" : ""));
   }
 }
 
 /// What the ranks of a group give each other, and what that would take by docs/dcp-model.md.
-void print_exchanges(std::ostream& out, const Problem& problem) {
+void add_exchanges(const Problem& problem, Facts& facts) {
   if (problem.dcp.world_size < 2) return;
   const DcpMessages messages = dcp_messages(problem);
-  print_line(out, "a rank receives",
-             fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
-                         format_bytes(messages.lse), format_bytes(messages.output)));
-  print_line(out, "exchanges (predicted)",
-             fmt::format("{:.0f} us over NVLink, {:.0f} us over a network of {:.0f} GB/s",
-                         dcp_exchange_us(messages, kNvLink), dcp_exchange_us(messages, kNetwork),
-                         kNetwork.gbps));
+  facts.emplace_back("a rank receives",
+                     fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
+                                 format_bytes(messages.lse), format_bytes(messages.output)));
+  facts.emplace_back("exchanges (predicted)",
+                     fmt::format("{:.0f} us over NVLink, {:.0f} us over a network of {:.0f} GB/s",
+                                 dcp_exchange_us(messages, kNvLink),
+                                 dcp_exchange_us(messages, kNetwork), kNetwork.gbps));
 }
 
 /// A step over more ranks, by the same page.
-void print_scaling(std::ostream& out, const Problem& problem) {
+void add_scaling(const Problem& problem, Facts& facts) {
   if (problem.dcp.world_size < 2) return;
   std::string text;
   for (const int ranks : {1, 2, 4, 8, 16, 32, 64}) {
@@ -281,54 +295,178 @@ void print_scaling(std::ostream& out, const Problem& problem) {
                         dcp_step_us(problem, ranks, kH200Rank, is_near ? kNvLink : kNetwork),
                         is_near ? "" : " (network)");
   }
-  print_line(out, "step by ranks (predicted)",
-             fmt::format("{} us; on H200s, keys at {:.0f} GB/s a rank", text, kH200Rank.gbps));
+  facts.emplace_back(
+      "step by ranks (predicted)",
+      fmt::format("{} us; on H200s, keys at {:.0f} GB/s a rank", text, kH200Rank.gbps));
 }
 
-void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+/// A backend that supports the case.
+Facts facts_of(const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
-  const std::vector<std::string> reasons = all_refusals({pair}, device).front();
-  out << "backend " << full_name(*pair.backend) << "\n";
-  if (!reasons.empty()) {
-    for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";
-    if (!pair.backend->forced_kernel().empty()) print_candidates(out, pair, device);
-    return;
-  }
-  for (const auto& [fact, value] : pair.backend->explain(problem, device.facts)) {
-    print_line(out, fact, value);
-  }
+  Facts facts = pair.backend->explain(problem, device.facts);
   if (has_cache(problem.attention.type) && problem.kv_cache.int8_level == 0) {
     const bool is_quantised = query_is_quantised(problem, pair.backend->kernel_rules());
     const std::string_view query =
         is_quantised ? "fp8_e4m3 by q_scale" : dtype_name(problem.attention.dtype);
-    print_line(out, "query", std::string(query));
+    facts.emplace_back("query", query);
   }
-  print_exchanges(out, problem);
-  print_scaling(out, problem);
-  print_kernels(out, pair, device);
-  print_candidates(out, pair, device);
-  print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
+  add_exchanges(problem, facts);
+  add_scaling(problem, facts);
+  add_kernels(pair, device, facts);
+  facts.emplace_back("flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
   const Traffic traffic = attention_traffic(problem, *pair.backend);
-  print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
-  print_line(out, "bytes (K/V per request)", format_bytes(traffic.kv_bytes));
+  facts.emplace_back("bytes (unavoidable)", format_bytes(traffic.unique_bytes));
+  facts.emplace_back("bytes (K/V per request)", format_bytes(traffic.kv_bytes));
   if (const auto blind = predicted_blind_spots(problem, *pair.backend)) {
-    print_line(
-        out, "cannot see",
-        blind->empty() ? "nothing that was tried" : fmt::format("{}", fmt::join(*blind, ", ")));
+    facts.emplace_back("cannot see", blind->empty() ? "nothing that was tried"
+                                                    : fmt::format("{}", fmt::join(*blind, ", ")));
   }
   if (const auto kind = pair.backend->cache_layout_for(problem);
       kind && has_cache(problem.attention.type)) {
-    print_line(out, "memory of the cache", format_bytes(cache_bytes(problem, *kind)));
+    facts.emplace_back("memory of the cache", format_bytes(cache_bytes(problem, *kind)));
+  }
+  return facts;
+}
+
+std::string verdict_text(const cuda::CandidateVerdict& verdict, bool is_forced) {
+  if (verdict.is_chosen) return is_forced ? "forced" : "chosen";
+  if (!verdict.fits) return "does not fit: " + verdict.reason;
+  return verdict.reason.empty() ? "fits, not first" : "fits, not first choice: " + verdict.reason;
+}
+
+/// Lines below a heading that names the backends they are true of.
+struct Section {
+  std::string title;  // what stands before the names
+  std::vector<std::string> backends;
+  Facts facts;  // one with an empty second part is a sentence
+};
+
+/// The kernels that an attention operation chooses from, in the order in which they are tried; on
+/// the CPU those that a device of the assumed capability would have.
+Section candidates_section(const cuda::AttendDecision& decision, const Backend& backend,
+                           bool whole) {
+  const bool is_forced = !backend.forced_kernel().empty();
+  Section section{"kernels for " + decision.operation + " of ", {full_name(backend)}, {}};
+  for (const cuda::CandidateVerdict& verdict : decision.candidates) {
+    const std::string text = verdict_text(verdict, is_forced);
+    const auto same = std::ranges::find(section.facts, text, &Facts::value_type::second);
+    if (whole || same == section.facts.end()) {
+      section.facts.emplace_back(verdict.name, text);
+    } else {
+      same->first += ", " + verdict.name;
+    }
+  }
+  return section;
+}
+
+std::vector<Section> candidates_of(const Pair& pair, const DeviceChoice& device, bool whole) {
+  const Backend& backend = *pair.backend;
+  const bool can_plan = backend.chooses_kernels() && device.refusals.empty() &&
+                        backend.unforced().refusals(*pair.problem, device.facts).empty();
+  std::vector<Section> sections;
+  if (!can_plan) return sections;
+  for (const cuda::AttendDecision& decision :
+       attend_decisions(*pair.problem, backend, target_of(device))) {
+    sections.push_back(candidates_section(decision, backend, whole));
+  }
+  return sections;
+}
+
+/// The facts of several backends by who they are true of: first what all have in common.
+std::vector<Section> by_backends(const std::vector<Section>& sections) {
+  std::vector<Section> result;
+  for (const Section& section : sections) {
+    for (const auto& fact : section.facts) {
+      Section shared{{}, {}, {fact}};
+      for (const Section& other : sections) {
+        if (std::ranges::find(other.facts, fact) != other.facts.end()) {
+          shared.backends.push_back(other.backends.front());
+        }
+      }
+      const auto same = std::ranges::find(result, shared.backends, &Section::backends);
+      if (same == result.end()) {
+        result.push_back(std::move(shared));
+      } else if (shared.backends.front() == section.backends.front()) {
+        same->facts.push_back(fact);
+      }
+    }
+  }
+  std::ranges::stable_sort(result, std::greater<>(),
+                           [](const Section& section) { return section.backends.size(); });
+  return result;
+}
+
+/// Adds a section, or its backend to an earlier one that says the same.
+void add_section(std::vector<Section>& sections, Section added) {
+  const auto same = std::ranges::find_if(sections, [&](const Section& section) {
+    return section.title == added.title && section.facts == added.facts;
+  });
+  if (same == sections.end()) {
+    sections.push_back(std::move(added));
+  } else {
+    same->backends.push_back(added.backends.front());
   }
 }
 
-std::vector<const Backend*> backends_of_case(const std::vector<Pair>& pairs,
-                                             const Problem* problem) {
-  std::vector<const Backend*> backends;
-  for (const Pair& pair : pairs) {
-    if (pair.problem == problem) backends.push_back(pair.backend);
+void print_section(std::ostream& out, const Section& section) {
+  if (section.facts.empty()) return;
+  const std::string plural = section.title.empty() && section.backends.size() > 1 ? "s " : " ";
+  out << (section.title.empty() ? "backend" + plural : section.title)
+      << fmt::format("{}\n", fmt::join(section.backends, ", "));
+  for (const auto& [name, value] : section.facts) {
+    if (value.empty()) {
+      out << "  " << printable(name) << "\n";
+    } else {
+      print_line(out, name, value);
+    }
   }
-  return backends;
+}
+
+/// With `whole` one backend after the other, else what several say once.
+void print_backends(std::ostream& out, const std::vector<Pair>& pairs, const DeviceChoice& device,
+                    bool whole) {
+  std::vector<Section> supporting;
+  std::vector<Section> refusing;
+  std::vector<Section> kernels;
+  const std::vector<std::vector<std::string>> all_reasons = all_refusals(pairs, device);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const Backend& backend = *pairs[i].backend;
+    const bool is_refused = !all_reasons[i].empty();
+    Section section{{}, {full_name(backend)}, {}};
+    for (const std::string& reason : all_reasons[i]) {
+      section.facts.emplace_back("unsupported: " + reason, "");
+    }
+    if (!is_refused) section.facts = facts_of(pairs[i], device);
+    std::vector<Section> candidates;
+    if (!is_refused || !backend.forced_kernel().empty()) {
+      candidates = candidates_of(pairs[i], device, whole);
+    }
+    if (whole) {
+      print_section(out, section);
+      for (const Section& found : candidates) print_section(out, found);
+      continue;
+    }
+    if (is_refused) {
+      add_section(refusing, std::move(section));
+    } else {
+      supporting.push_back(std::move(section));
+    }
+    for (Section& found : candidates) add_section(kernels, std::move(found));
+  }
+  for (const std::vector<Section>& sections : {by_backends(supporting), refusing, kernels}) {
+    for (const Section& section : sections) print_section(out, section);
+  }
+}
+
+void print_case(std::ostream& out, const std::vector<Pair>& pairs, const DeviceChoice& device,
+                bool whole) {
+  const Problem& problem = *pairs.front().problem;
+  out << fmt::format("case {}/{}\n", problem.scenario, printable(problem.case_name));
+  print_problem(out, problem, whole);
+  print_inputs(out, problem, pairs, device);
+  print_upstream_choice(out, problem, device);
+  print_quantising(out, problem, device);
+  print_backends(out, pairs, device, whole);
 }
 
 int explain(const ExplainArguments& arguments, const Console& console) {
@@ -341,30 +479,20 @@ int explain(const ExplainArguments& arguments, const Console& console) {
   if (pairs.empty() && !arguments.console.quiet) {
     print_error(console.err, why_no_pairs(arguments.selection));
   }
-  std::set<const Problem*> problems;
-  const Problem* shown = nullptr;
-  const bool only_first = arguments.selection.filter.empty();
+  std::vector<std::vector<Pair>> cases;
   for (const Pair& pair : pairs) {
-    problems.insert(pair.problem);
-    if (only_first && problems.size() > 1) continue;
-    if (pair.problem != shown) {
-      console.out << (shown == nullptr ? "" : "\n")
-                  << fmt::format("case {}/{}\n", pair.problem->scenario,
-                                 printable(pair.problem->case_name));
-      print_problem(console.out, *pair.problem, arguments.console.verbose);
-      print_input_memory(console.out, *pair.problem);
-      print_needles(console.out, *pair.problem);
-      print_upstream_choice(console.out, *pair.problem, device);
-      print_kernel_block_size(console.out, backends_of_case(pairs, pair.problem), *pair.problem,
-                              device);
-      print_quantising(console.out, *pair.problem, device);
-      shown = pair.problem;
-    }
-    print_backend(console.out, pair, device);
+    if (cases.empty() || cases.back().front().problem != pair.problem) cases.emplace_back();
+    cases.back().push_back(pair);
   }
-  if (only_first && problems.size() > 1) {
-    console.out << fmt::format("\n{} more cases; choose with --filter REGEX\n",
-                               problems.size() - 1);
+  const bool only_first = arguments.selection.filter.empty();
+  for (const std::vector<Pair>& of_case : cases) {
+    if (only_first && &of_case != &cases.front()) break;
+    if (&of_case != &cases.front()) console.out << "\n";
+    print_case(console.out, of_case, device, arguments.console.verbose);
+  }
+  if (only_first && cases.size() > 1) {
+    console.out << fmt::format("\n{} more case{}; choose with --filter REGEX\n", cases.size() - 1,
+                               cases.size() == 2 ? "" : "s");
   }
   return pairs.empty() ? kExitNothingRan : kExitPassed;
 }

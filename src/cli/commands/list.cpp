@@ -203,7 +203,7 @@ RunCommand declare_list(OptionTable& options) {
                .help = "Also list every small scenario that checks one feature",
                .target = &arguments->all});
   options.add({.names = "--names",
-               .help = "Only names, one a line, for scripts; all of them",
+               .help = "Print only names, one per line, for scripts; includes everything",
                .target = &arguments->names});
   options.add({.names = "--json",
                .help = "Print everything as JSON",

@@ -224,7 +224,7 @@ RunCommand declare_report(OptionTable& options) {
   add_link_option(options, command->links);
   options.add({.names = "--trace-json",
                .value = "FILE",
-               .help = "Write Trace records of FlashInfer-Trace, a line each",
+               .help = "Write FlashInfer-Trace records, one per line",
                .group = kOutputs,
                .target = &command->trace_json});
   options.add({.names = "--sol",

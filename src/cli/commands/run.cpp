@@ -349,7 +349,7 @@ void add_summary_options(OptionTable& options, RunArguments& arguments) {
                .target = &arguments.summary});
   options.add({.names = "--history",
                .value = "FILE",
-               .help = "Append a line of JSON for each result, for 'attnbench history'",
+               .help = "Append one line of JSON per result, for 'attnbench history'",
                .group = kOutputs,
                .target = &arguments.history});
   add_link_option(options, arguments.links);
@@ -366,7 +366,7 @@ void add_trace_options(OptionTable& options, RunArguments& arguments) {
                .repeat = Repeat::kFirst});
   options.add({.names = "--trace-json",
                .value = "FILE",
-               .help = "Write Trace records of FlashInfer-Trace, a line each",
+               .help = "Write FlashInfer-Trace records, one per line",
                .group = kOutputs,
                .target = &arguments.trace_json});
 }
@@ -375,16 +375,17 @@ void add_trace_options(OptionTable& options, RunArguments& arguments) {
 void add_pass_options(OptionTable& options, RunArguments& arguments) {
   options.add({.names = "--passes",
                .value = "N",
-               .help = "Time all cases in N passes, each a part of the samples (default: 8 on the "
-                       "CPU with --baseline or --save-baseline, else 1)",
+               .help = "Time all cases in N passes, each with a part of the samples (default: 8 on "
+                       "the CPU with --baseline or --save-baseline, otherwise 1)",
                .group = kRunning,
                .target = &arguments.passes,
                .numbers = number_between(1, 1000)});
   options.add(
       {.names = "--resume",
        .value = "FILE",
-       .help = "Continue a run: keep the results of this file and its journal, run the rest, and "
-               "write all to it unless --json names another",
+       .help =
+           "Continue an interrupted run: keep the results in this file and its journal, run the "
+           "rest, and write everything to this file, or to that of --json",
        .group = kRunning,
        .target = &arguments.resume});
   options.add(

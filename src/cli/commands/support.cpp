@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "backends/backend.h"
@@ -36,6 +38,9 @@ struct Verdict {
   std::vector<std::string> reasons;  // empty = supported
 };
 
+/// What is called what in the text.
+using CaseNames = std::map<const Problem*, std::string>;
+
 std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   std::vector<Verdict> verdicts;
   std::vector<std::vector<std::string>> reasons = all_refusals(pairs, device);
@@ -62,8 +67,9 @@ RowNames::Chosen case_texts(const std::vector<Verdict>& verdicts, std::size_t ro
   return RowNames({&cases}).choose(names, room);
 }
 
-/// One row of the matrix a case, one column a backend that any case of the scenario lists.
-void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
+/// One row of the matrix a case, one column a backend that any case of the scenario lists. Returns
+/// what the rows call the cases.
+CaseNames print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
   constexpr std::size_t kReadableCase = 15;
   std::vector<const Backend*> columns;
   for (const Verdict& verdict : verdicts) {
@@ -86,10 +92,11 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
   out << fmt::format("{:<{}}", "case", case_width);
   for (const Backend* backend : columns) out << "  " << full_name(*backend);
   out << "\n";
-  std::size_t row = 0;
+  CaseNames names;
   for (std::size_t i = 0; i < verdicts.size();) {
     const Problem* problem = verdicts[i].pair->problem;
-    std::string line = cases.texts.at(row++);
+    std::string line = cases.texts.at(names.size());
+    names.emplace(problem, line);
     if (cases.own_lines) out << wrap_text(std::exchange(line, ""), width, "");
     line.append(case_width - display_width(line), ' ');
     for (const Backend* backend : columns) {
@@ -103,48 +110,60 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
     }
     out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
   }
+  return names;
 }
 
-/// The cases that a backend refuses for the same reasons.
-struct RefusedCases {
-  std::vector<const Pair*> pairs;
-  const std::vector<std::string>* reasons = nullptr;
+/// A reason, and what it refuses: cases by backend.
+struct Refusal {
+  std::string reason;
+  std::vector<std::pair<const Backend*, std::vector<const Problem*>>> cases;
 };
 
-std::vector<RefusedCases> refused_cases(const std::vector<Verdict>& verdicts) {
-  std::vector<RefusedCases> groups;
+/// Every reason once, in the order in which they are first given.
+std::vector<Refusal> refusals_of(const std::vector<Verdict>& verdicts) {
+  std::vector<Refusal> refusals;
   for (const Verdict& verdict : verdicts) {
-    if (verdict.reasons.empty()) continue;
-    const auto is_same = [&](const RefusedCases& group) {
-      return group.pairs.front()->backend == verdict.pair->backend &&
-             *group.reasons == verdict.reasons;
-    };
-    const auto known = std::find_if(groups.begin(), groups.end(), is_same);
-    RefusedCases& group = known != groups.end() ? *known : groups.emplace_back();
-    group.reasons = &verdict.reasons;
-    group.pairs.push_back(verdict.pair);
+    for (const std::string& reason : verdict.reasons) {
+      auto known = std::ranges::find(refusals, reason, &Refusal::reason);
+      if (known == refusals.end()) known = refusals.insert(known, {reason, {}});
+      const Backend* backend = verdict.pair->backend;
+      auto of = std::ranges::find(known->cases, backend, [](const auto& one) { return one.first; });
+      if (of == known->cases.end()) of = known->cases.insert(of, {backend, {}});
+      of->second.push_back(verdict.pair->problem);
+    }
   }
-  return groups;
+  return refusals;
 }
 
-/// "tiny/q4/FLASH_ATTN", or "FLASH_ATTN, 3 cases: q4, q5, q6".
-std::string heading(const RefusedCases& refused) {
-  if (refused.pairs.size() == 1) return printable(refused.pairs.front()->id);
+/// "FLASH_ATTN, TRITON_ATTN, 3 cases: q4; q5; q6"; only the backends where it is all of the cases.
+std::string refused_text(const std::vector<std::string>& backends,
+                         const std::vector<const Problem*>& cases, const CaseNames& names) {
   constexpr std::size_t kShown = 3;
-  std::vector<std::string> names;
-  for (const Pair* pair : refused.pairs) {
-    if (names.size() < kShown) names.push_back(printable(pair->problem->case_name));
+  const std::string who = join(backends, ", ");
+  if (cases.size() == names.size()) {
+    return who + (cases.size() == 1 ? "" : fmt::format(", all {} cases", cases.size()));
   }
-  return fmt::format("{}, {} cases: {}{}", full_name(*refused.pairs.front()->backend),
-                     refused.pairs.size(), join(names, ", "),
-                     refused.pairs.size() > kShown ? ", ..." : "");
+  std::vector<std::string> shown;
+  for (const Problem* problem : cases) {
+    if (shown.size() < kShown) shown.push_back(names.at(problem));
+  }
+  return fmt::format("{}, {} case{}: {}{}", who, cases.size(), cases.size() == 1 ? "" : "s",
+                     join(shown, "; "), cases.size() > kShown ? "; ..." : "");
 }
 
-void print_reasons(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
-  for (const RefusedCases& refused : refused_cases(verdicts)) {
-    out << "\n" << hang(heading(refused), 0, width, 4) << "\n";
-    for (const std::string& reason : *refused.reasons) {
-      out << "  " << hang("unsupported: " + printable(reason), 4, width, 4) << "\n";
+void print_reasons(std::ostream& out, const std::vector<Verdict>& verdicts, const CaseNames& names,
+                   std::size_t width) {
+  for (const Refusal& refusal : refusals_of(verdicts)) {
+    out << "\n" << hang("unsupported: " + printable(refusal.reason), 0, width, 4) << "\n";
+    std::set<const Backend*> said;
+    for (const auto& [first, cases] : refusal.cases) {
+      std::vector<std::string> backends;
+      for (const auto& [backend, others] : refusal.cases) {
+        if (others != cases || !said.insert(backend).second) continue;
+        backends.push_back(full_name(*backend));
+      }
+      if (backends.empty()) continue;
+      out << "  " << hang(refused_text(backends, cases, names), 2, width, 4) << "\n";
     }
   }
 }
@@ -158,8 +177,8 @@ void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
                  [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
     if (listed.empty()) continue;
     out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
-    print_matrix(out, listed, width);
-    print_reasons(out, listed, width);
+    const CaseNames names = print_matrix(out, listed, width);
+    print_reasons(out, listed, names, width);
   }
 }
 

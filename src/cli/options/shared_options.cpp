@@ -24,7 +24,7 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--device",
                .value = "DEVICE",
                .help = "auto, cpu, cuda[:N], or cuda:N-M, a GPU for each rank of a DCP group; auto "
-                       "takes the GPU if any",
+                       "uses a GPU if there is one",
                .group = kSelection,
                .target = &selection.device,
                .shows_default = true,
@@ -69,19 +69,20 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .target = &selection.filter});  // never repeated: the case is named by its id
   options.add({.names = "--part",
                .value = "K/N",
-               .help = "Only the K-th of N parts of the cases, for several processes; cases that "
-                       "share their inputs stay together. slurm takes K and N from the array job",
+               .help =
+                   "Run only part K of N, to share a suite among processes; cases with the same "
+                   "inputs stay together. slurm takes K and N from the array job",
                .group = kSelection,
                .target = &selection.part});
   options.add({.names = "--part-costs",
                .value = "RESULTS",
-               .help = "Make the parts of --part take equally long by the times in this result "
-                       "file; give every part the same file",
+               .help = "Balance the parts of --part by the times in this result file; give every "
+                       "part the same file",
                .group = kSelection,
                .target = &selection.part_costs});
   options.add({.names = "--seed",
                .value = "N",
-               .help = "Seed of the inputs, from 0",
+               .help = "Seed of the inputs, 0 or more",
                .group = kSelection,
                .target = &selection.seed,
                .numbers = numbers_from_zero(),
@@ -105,8 +106,8 @@ void add_console_options(OptionTable& options, ConsoleOptions& console) {
                .group = kConsole,
                .target = &console.quiet});
   options.add({.names = "-v,--verbose",
-               .help = "Show more: a line on stderr for every finished case, every reason and "
-                       "rule below a table, every key in explain",
+               .help = "Show more: a line on stderr for every finished case, every reason and rule "
+                       "below a table; in explain, every key and each backend separately",
                .group = kConsole,
                .target = &console.verbose,
                .excludes = "--quiet"});
@@ -151,7 +152,7 @@ void add_save_options(OptionTable& options, RunOptions& run) {
                .target = &run.save_tensors});
   options.add({.names = "--save",
                .value = "WHEN",
-               .help = "Which results to save tensors of: failed, or always (the default)",
+               .help = "Save tensors of failed results only, or always (the default)",
                .group = kOutputs,
                .target = &run.save,
                .choices = {"failed", "always"},
@@ -171,8 +172,9 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--sample-checks",
                .value = "WHICH",
-               .help = "Checks around timed samples: all (the default), none, or query (none, but "
-                       "the query is still written last); to see what the checks cost",
+               .help =
+                   "Checks around timed samples: all (the default), query (only write the query "
+                   "last) or none, to see what the checks cost",
                .group = kRunning,
                .target = &run.sample_checks,
                .choices = {"all", "query", "none"}});
@@ -199,12 +201,13 @@ void add_running_options(OptionTable& options, RunOptions& run) {
   options.add({.names = "--fingerprint",
                .help =
                    "Determine the arithmetic of each kernel from its outputs: bits of its sums, "
-                   "type of P, rounding, error by length on values with a mean (docs/verdicts.md)",
+                   "type of P, rounding, and how the error grows with length on values with a "
+                   "nonzero mean (docs/verdicts.md)",
                .group = kRunning,
                .target = &run.fingerprint});
   options.add({.names = "--sample-seed",
                .value = "N",
-               .help = "Check the rows that an earlier run drew: \"sample_seed\" of its result",
+               .help = "Check the same rows as an earlier run: the \"sample_seed\" of its result",
                .group = kRunning,
                .target = &run.sample_seed,
                .numbers = whole_numbers(0, 2147483647)});
@@ -268,7 +271,7 @@ void add_threads_option(OptionTable& options, const char* group, int& threads, R
 void add_cache_dir_option(OptionTable& options, const char* group, std::string& dir) {
   options.add({.names = "--cache-dir",
                .value = "DIR",
-               .help = "Folder of compiled kernels",
+               .help = "Folder for compiled kernels",
                .group = group,
                .target = &dir});
 }

@@ -184,12 +184,13 @@ void add_method_options(OptionTable& options, CalibrationArguments& arguments) {
                .target = &arguments.margin,
                .shows_default = true,
                .numbers = positive_number()});
-  options.add({.names = "--history",
-               .value = "N",
-               .help = "For --method amax: take the maximum over the last N files, or forwards of "
-                       "the scenario, as vLLM's ring does (default: everything is one observation)",
-               .target = &arguments.history,
-               .numbers = whole_numbers(1, 1'000'000)});
+  options.add(
+      {.names = "--history",
+       .value = "N",
+       .help = "For --method amax: take the maximum over the last N files, or forwards of "
+               "the scenario, as vLLM's ring buffer does (default: everything is one observation)",
+       .target = &arguments.history,
+       .numbers = whole_numbers(1, 1'000'000)});
   options.add({.names = "--amax",
                .value = "KIND",
                .help = "abs, or signed as in vLLM, which misses large negative values",
@@ -270,7 +271,7 @@ void add_calibration_options(OptionTable& options, CalibrationArguments& argumen
   add_method_options(options, arguments);
   options.add({.names = "--max-rows",
                .value = "N",
-               .help = "Rows of a forward over which the attention error is computed",
+               .help = "Rows per forward pass over which the attention error is computed",
                .target = &arguments.max_rows,
                .shows_default = true,
                .numbers = whole_numbers(1, 1'000'000'000)});

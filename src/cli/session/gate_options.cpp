@@ -62,13 +62,13 @@ int* count_of_failure(Status status, StatusCounts& counts) {
 void add_gate_options(OptionTable& options, GateArguments& arguments) {
   options.add({.names = "--threshold",
                .value = "SHARE",
-               .help = "Relative gap of medians that counts: 3%, 0.03 or 3",
+               .help = "Relative difference of medians that counts as a change: 3%, 0.03 or 3",
                .group = kGate,
                .target = &arguments.threshold,
                .shows_default = true});
   options.add({.names = "--floor-us",
                .value = "US",
-               .help = "Absolute gap of medians that never counts",
+               .help = "Absolute difference of medians that is always ignored",
                .group = kGate,
                .target = &arguments.floor_us,
                .shows_default = true,

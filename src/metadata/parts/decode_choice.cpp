@@ -100,13 +100,12 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
   if (choice.num_splits <= 1) return choice;
   if (q.form == SplitForm::kJoined) {
     choice.form = SplitForm::kJoined;
-    choice.reason += "; joined by their own launch, as attention.split_form asks for";
+    choice.reason += "; joined within their launch, as attention.split_form asks for";
   } else if (q.form == SplitForm::kAuto && choice.num_splits <= kMostJoinedByDefault) {
     choice.form = kJoinsByDefault ? SplitForm::kJoined : SplitForm::kSeparate;
     choice.reason += kJoinsByDefault
-                         ? "; joined by their own launch"
-                         : "; combined by a launch, their own does it where attention.split_form "
-                           "asks for it";
+                         ? "; joined within their launch"
+                         : "; combined by a second launch, unless attention.split_form is joined";
   }
   return choice;
 }

@@ -43,10 +43,9 @@ TEST_CASE("the number of splits is that of the device, or the one that is asked 
 
 TEST_CASE("a choice says what parts there are, and what would do better where it may not") {
   const Lens one{1024};
-  CHECK(
-      choose_decode(question(one)).reason ==
-      "32 parts for 264 places, none longer than 256 keys; combined by a launch, their own does it "
-      "where attention.split_form asks for it");
+  CHECK(choose_decode(question(one)).reason ==
+        "32 parts for 264 places, none longer than 256 keys; combined by a second launch, unless "
+        "attention.split_form is joined");
   const Lens skewed = one_among(131072, 63, 1024);
   CHECK(
       choose_decode(question(skewed)).reason ==

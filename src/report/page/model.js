@@ -46,11 +46,9 @@ const METRICS = Object.fromEntries(DATA.metrics.map(({key, name, at: [part, memb
   [key, {name, format: FORMATS[format], better,
          of: (r) => (part === "error" || isRanked(r) ? scaled(r[part]?.[member], factor) : null)}]));
 
-/// The rate of the bound that the work meets.
-function rateOf(result) {
-  const metric = result.throughput?.bound === "memory" ? METRICS.bytes : METRICS.flops;
-  return {value: metric.of(result), text: metric.format(metric.of(result))};
-}
+/// The rates of what is counted, each a metric of its own: which of them a result is bound by
+/// depends on the ceilings that were measured, so one number for both would change its unit.
+const RATES = [METRICS.bytes, METRICS.flops];
 
 /// What quantising costs: relative RMS against attention on nothing quantised; null without.
 const quantOf = (result) => {

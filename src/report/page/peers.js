@@ -80,7 +80,7 @@ function peerCell(backend, result) {
     element("button", {type: "button", class: "ratio", onclick: () => showResult(result)},
       formatTimes(ratio), element("span", {class: "range"}, range)),
     element("span", {}, formatTime(timeOf(result))),
-    element("span", {}, rateOf(result).text),
+    RATES.map(({of, format}) => element("span", {}, format(of(result)))),
     element("span", {class: "soft"}, result.error ?
       `err_ratio ${formatRatio(result.error.err_ratio)}` : result.status));
 }

@@ -4,15 +4,8 @@
 const BATCH_AXES = ["batch", "num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len"];
 const MOST_PANELS = 12;
 // log: null = where the values of a scenario are far apart.
-const sweepState = {x: "", y: "rate", log: null, panels: MOST_PANELS};
+const sweepState = {x: "", y: "", log: null, panels: MOST_PANELS};
 const FAR_APART = 60;
-
-/// "rate" is that of the ceiling that most results of a panel meet.
-function metricOf(key, results) {
-  if (key !== "rate") return METRICS[key];
-  const isMemory = (r) => r.throughput?.bound === "memory";
-  return 2 * results.filter(isMemory).length > results.length ? METRICS.bytes : METRICS.flops;
-}
 
 /// What stays the same along a line when a number of the batch is the axis, from most to least.
 const HOLD = [["num_reqs", "max_query_len"], ["num_reqs"], ["num_actual_tokens"], []];
@@ -80,6 +73,13 @@ function kindOfBatch(result) {
   if (!lengths.length) return fieldOf(result, "max_query_len") > 1 ? "prefill" : "decode";
   const decodes = lengths.filter((length) => length === "1").length;
   return decodes === lengths.length ? "decode" : decodes ? "mixed" : "prefill";
+}
+
+/// What is shown first: what decodes are slow by, or what the others are.
+function firstMetric(results, keys) {
+  const decodes = results.filter((r) => kindOfBatch(r) === "decode").length;
+  const rate = 2 * decodes > results.length ? "bytes" : "flops";
+  return keys.includes(rate) ? rate : keys[0];
 }
 
 /// Batches by what they do, then by how much of it.
@@ -150,8 +150,7 @@ function linesOf(results, axis) {
   return [...groupBy(results, (r) => `${r.backend}\n${isBatch ? kindOfBatch(r) : ""}`).values()];
 }
 
-/// `neighbours`: the results of the scenario that are plotted by the same metric, whose scales this
-/// panel has.
+/// `neighbours`: the results of the scenario that are plotted, whose scales this panel has.
 function drawPanel(container, results, axis, metric, neighbours) {
   const plotted = plottable(results, axis, metric);
   if (!plotted.length) return;
@@ -223,7 +222,7 @@ function panelTitle(result, axis, hold) {
 function isLogarithmic(results) {
   if (sweepState.log !== null) return sweepState.log;
   return [...groupBy(results, (r) => r.scenario).values()].every((of) =>
-    areFarApart(of.map((r) => metricOf(sweepState.y, of).of(r)).filter(isNumber)));
+    areFarApart(of.map(METRICS[sweepState.y].of).filter(isNumber)));
 }
 
 function drawSweep(container) {
@@ -236,15 +235,16 @@ function drawSweep(container) {
   const timed = results.filter((r) => r.timing);
   const usable = Object.entries(METRICS).filter(([, m]) => results.some((r) => isNumber(m.of(r))))
     .map(([key, m]) => [key, m.name]);
-  if (timed.length) usable.unshift(["rate", "rate (of what bounds it)"]);
   if (!usable.length) {
     container.append(absent("The selected results have neither times nor errors."));
     return;
   }
   if (!axes.includes(sweepState.x)) sweepState.x = bestAxis(timed.length ? timed : results, axes);
-  if (!usable.some(([key]) => key === sweepState.y)) sweepState.y = usable[0][0];
+  const keys = usable.map(([key]) => key);
+  if (!keys.includes(sweepState.y)) sweepState.y = firstMetric(timed, keys);
+  const metric = METRICS[sweepState.y];
   const redraw = () => redrawView("sweep");
-  const has = (r) => isNumber(metricOf(sweepState.y, [r]).of(r));
+  const has = (r) => isNumber(metric.of(r));
   container.append(element("div", {class: "controls"},
     chooser("Show", usable, sweepState.y,
       (y) => { sweepState.y = y; redraw(); }),
@@ -271,12 +271,11 @@ function drawSweep(container) {
   const scenarios = [...most.keys()].sort((a, b) => most.get(b) - most.get(a));
   const sorted = [...panels.values()].sort((a, b) =>
     scenarios.indexOf(a[0].scenario) - scenarios.indexOf(b[0].scenario) || places(b) - places(a));
-  const neighboursOf = (panel) => sorted.filter((other) => other[0].scenario === panel[0].scenario &&
-    metricOf(sweepState.y, other) === metricOf(sweepState.y, panel)).flat();
+  const neighboursOf = (panel) =>
+    sorted.filter((other) => other[0].scenario === panel[0].scenario).flat();
   drawPanels(container, sorted, sweepState, redraw,
     (panel) => panelTitle(panel[0], sweepState.x, hold),
-    (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel),
-      neighboursOf(panel)));
+    (place, panel) => drawPanel(place, panel, sweepState.x, metric, neighboursOf(panel)));
 }
 
 /// Panels side by side, the first of them at once; state.panels is how many.

@@ -11,7 +11,7 @@ const COLUMNS = [
    text: (r) => formatRatio(METRICS.err_ratio.of(r))},
   {name: "quant", of: quantOf, text: (r) => formatShare(quantOf(r)) + quantMark(r)},
   {name: "time", of: timeOf, text: (r) => formatTime(timeOf(r)) + timeMark(r)},
-  {name: "rate", of: (r) => rateOf(r).value, text: (r) => rateOf(r).text},
+  ...RATES.map(({name, of, format}) => ({name, of, text: (r) => format(of(r))})),
   {name: "roofline", of: METRICS.roofline.of, text: (r) => formatPercent(METRICS.roofline.of(r))},
   {name: "noise", of: METRICS.noise.of,
    text: (r) => formatPercent(METRICS.noise.of(r)) + noiseMark(r)},

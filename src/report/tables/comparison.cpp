@@ -35,10 +35,21 @@ bool is_timed(const Result* result) {
   return result != nullptr && is_ranked(*result) && result->timing->median_us > 0;
 }
 
-/// The time, else why there is none.
+/// The time with its signs, that of the noise too, else why there is none.
 std::string time_or_status(const Result* result) {
   if (result == nullptr) return "-";
-  return is_timed(result) ? format_time(result->timing->median_us) : to_string(result->status);
+  return is_timed(result) ? marked_time(*result) + noise_mark(*result) : to_string(result->status);
+}
+
+/// Lets the numbers of a column stand below each other, and their signs behind them.
+void align_signs(std::vector<ComparedCells>& rows, std::size_t column) {
+  const auto signs = [&](const ComparedCells& row) {
+    const std::size_t last = row[column].find_last_not_of("*^?!");
+    return last == std::string::npos ? 0 : row[column].size() - 1 - last;
+  };
+  std::size_t most = 0;
+  for (const ComparedCells& row : rows) most = std::max(most, signs(row));
+  for (ComparedCells& row : rows) row[column].append(most - signs(row), ' ');
 }
 
 std::string change_of(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
@@ -151,6 +162,7 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
     rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id), has_quant));
     ids.push_back(verdict.id);
   }
+  for (const std::size_t column : {1, 2}) align_signs(rows, column);
   const auto width = static_cast<std::size_t>(options.width);
   const RowNames::Chosen chosen =
       RowNames({&before, &after}).choose(ids, room_for_case(rows, width));
@@ -171,6 +183,9 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
     out << painted(wrap_text(printable_lines(verdict.rule), width, "    "), kDim, options.color);
   }
   out << "\n";
+  std::vector<Result> both_files = before;
+  both_files.insert(both_files.end(), after.begin(), after.end());
+  write_legend(out, both_files, width, "time");
   write_means(out, mean_changes(before, after));
   out << summary_line(report) << "\n";
 }

@@ -170,15 +170,6 @@ std::string next_step(const std::vector<Result>& results, const TableOptions& op
   return options.next;
 }
 
-void write_legend(std::ostream& out, const std::vector<Result>& results, std::size_t width) {
-  for (const std::string& sentence : mark_legend(results)) {
-    // Lines after the first begin below the words of the first.
-    constexpr std::size_t kSign = 7;
-    const std::string text = wrap_text(sentence.substr(kSign), width, std::string(kSign, ' '));
-    out << sentence.substr(0, kSign) << text.substr(std::min(kSign, text.size()));
-  }
-}
-
 }  // namespace
 
 void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result>& results,

@@ -159,7 +159,7 @@ TEST_CASE("a decision has every kernel once, and what became of it") {
       {"hopper_latent", false, false, "head sizes 128 and 128: it is for 576 and 512"},
       {"hopper_gathered", false, false,
        "bf16 entries in blocks: it is for lists of entries, and for e4m3"},
-      {"hopper_tiles", false, false, "it has no form of attend: it works by a list of tiles"},
+      {"hopper_tiles", false, false, "it has no form of attend"},
       {"general", false, true, ""}};
   CHECK(decision.candidates == expected);
   const AttendDecision forced = decide_attend(target_of_sm(90), Form(100).call(), "general");

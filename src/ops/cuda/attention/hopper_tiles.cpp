@@ -36,8 +36,7 @@ bool has_option(std::string_view options, std::string_view name) {
 
 std::string misfit(const Target& target, const AttendCall& call) {
   if (call.operation != AttendOperation::kTiles) {
-    return fmt::format("it has no form of {}: it works by a list of tiles",
-                       operation_name(call.operation));
+    return fmt::format("it has no form of {}", operation_name(call.operation));
   }
   return hopper_tiles_misfit(target, *call.params, *call.list);
 }
