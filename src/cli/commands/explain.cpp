@@ -248,11 +248,13 @@ void print_candidates(std::ostream& out, const Pair& pair, const DeviceChoice& d
   const bool can_plan = backend.chooses_kernels() && device.refusals.empty() &&
                         backend.unforced().refusals(*pair.problem, device.facts).empty();
   if (!can_plan) return;
-  const bool is_forced = !backend.forced_kernel().empty();
+  // A forced kernel may leave a call to the one that is chosen without it.
+  const std::string_view forced = cuda::parse_forced_kernel(backend.forced_kernel()).name;
   for (const cuda::AttendDecision& decision :
        attend_decisions(*pair.problem, backend, target_of(device))) {
     for (const cuda::CandidateVerdict& verdict : decision.candidates) {
-      print_line(out, decision.operation + " by " + verdict.name, verdict_text(verdict, is_forced));
+      print_line(out, decision.operation + " by " + verdict.name,
+                 verdict_text(verdict, verdict.name == forced));
     }
   }
 }
