@@ -170,7 +170,9 @@ TEST_CASE("forms of features of the Hopper prefill kernel compile without undecl
   check_compiles([](int sm) {
     std::vector<KernelSpec> specs;
     if (sm < 90) return specs;
-    return specs_on(sm, hopper_feature_operation_cases());
+    std::vector<OperationCase> cases = hopper_feature_operation_cases();
+    std::ranges::move(hopper_int8_form_cases(), std::back_inserter(cases));
+    return specs_on(sm, cases);
   });
 }
 
