@@ -35,18 +35,22 @@ inline std::vector<std::pair<std::string, Int8AttendCase>> int8_decode_cases() {
                                                                        {256, Dtype::kBF16}}) {
     Int8AttendCase c = int8_decodes(values, size);
     c.block_size = size == 128 ? 16 : (size == 96 ? 32 : 64);
-    for (const int heads : {4, 8, 32}) {  // 6, 12 and 48 rows of a KV head at most
-      c.heads = heads;
-      add("", c);
-      if (heads != 32) continue;
-      add(":rows=16", c);
-    }
+    add("", c);  // 6 rows of a KV head
+    c.heads = 32;
+    add("", c);  // 48 of them
     c.heads = 4;
-    c.splits = true;
+    c.splits = c.saves = true;
     add("", c);
-    c.saves = true;
+    if (size != 128) continue;
+    c.saves = false;
     add("", c);
     c.splits = false;
+    c.heads = 8;
+    add("", c);  // 12 of them
+    c.heads = 32;
+    add(":rows=16", c);
+    c.heads = 4;
+    c.saves = true;
     add("", c);
     add(":save=0", c);
   }
