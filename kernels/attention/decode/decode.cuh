@@ -180,12 +180,11 @@ __device__ __forceinline__ Decode<Config, Part> decode_work(
     const AttendParams& params, const Part& part, unsigned char* memory, const RowTile& tile,
     const RowTile& same, const Int8CacheWriteParams* save = nullptr) {
   const int thread = static_cast<int>(threadIdx.x);
-  const DecodeShape<Config> shape{params, memory, tile, thread, thread % 32, thread / 32};
-  const DecodeLoads<Config> loads{shape, key_side<Config>(params, same),
-                                  value_side<Config>(params, same)};
-  const DecodeProducts<Config> products{loads, key_scale<Config>(params, same.kv_head),
-                                        value_scale<Config>(params, same.kv_head)};
-  return {{products, part}, save};
+  return {{{{{params, part, memory, tile, key_side<Config>(params, same),
+              value_side<Config>(params, same), thread, thread % 32, thread / 32}},
+            key_scale<Config>(params, same.kv_head),
+            value_scale<Config>(params, same.kv_head)}},
+          save};
 }
 
 /// Grid: x = (request, part, row tile, KV head), the head fastest: neighbours read the same pages.

@@ -44,11 +44,12 @@ struct RowCopies {
   __device__ RowCopies(const Side&, const Side&, int) {}
 };
 
-template <class Config>
-struct DecodeLoads : DecodeShape<Config> {
-  using Shape = DecodeShape<Config>;
+template <class Config, class Part>
+struct DecodeLoads : DecodeShape<Config, Part> {
+  using Shape = DecodeShape<Config, Part>;
   using Shape::kCells;
   using Shape::kElementBytes;
+  using Shape::key;
   using Shape::kKeys;
   using Shape::kLayout;
   using Shape::kPitch;
@@ -64,13 +65,11 @@ struct DecodeLoads : DecodeShape<Config> {
   using Shape::stage;
   using Shape::thread;
   using Shape::tile;
+  using Shape::value;
   using Shape::warp;
   using typename Shape::Format;
   using Shift = Choose<kCells, CellShift, NoShift>;
   using Copies = Choose<kCells, CellCopies<Config::kHeadSize, Config::kVHeadSize>, RowCopies>;
-
-  Side key;
-  Side value;
 
   /// Starts the copy of the queries; clears the padding of queries and of the keys of all stages.
   __device__ void copy_query() {

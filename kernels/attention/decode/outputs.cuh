@@ -9,8 +9,8 @@
 namespace attn {
 
 template <class Config, class Part>
-struct DecodeOutputs : DecodeProducts<Config> {
-  using Products = DecodeProducts<Config>;
+struct DecodeOutputs : DecodeProducts<Config, Part> {
+  using Products = DecodeProducts<Config, Part>;
   using Products::first_row;
   using Products::kColumnBlocks;
   using Products::kStreams;
@@ -21,6 +21,7 @@ struct DecodeOutputs : DecodeProducts<Config> {
   using Products::lane;
   using Products::output_of;
   using Products::params;
+  using Products::part;
   using Products::rows;
   using Products::sinks;
   using Products::stream;
@@ -32,8 +33,6 @@ struct DecodeOutputs : DecodeProducts<Config> {
   using typename Products::Output;
   using typename Products::Place;
   using typename Products::State;
-
-  const Part& part;
 
   /// This warp's part of the output and state into shared memory.
   __device__ void publish(State& state, const Output& o, float2* states) {

@@ -7,9 +7,9 @@
 
 namespace attn {
 
-template <class Config>
-struct DecodeProducts : DecodeLoads<Config> {
-  using Loads = DecodeLoads<Config>;
+template <class Config, class Part>
+struct DecodeProducts : DecodeLoads<Config, Part> {
+  using Loads = DecodeLoads<Config, Part>;
   using Loads::kCells;
   using Loads::kCodes;
   using Loads::kColumnBlocks;

@@ -16,7 +16,7 @@ namespace attn {
 template <class Config>
 constexpr int kStreamsOf = Config::kWarps / Config::kRowWarps;
 
-template <class Config>
+template <class Config, class Part>
 struct DecodeShape {
   static constexpr int kThreads = Config::kWarps * 32;
   static constexpr int kStreams = kStreamsOf<Config>;
@@ -51,8 +51,11 @@ struct DecodeShape {
   using State = SoftmaxState<Config::kRowBlocks>;
 
   const AttendParams& params;
+  const Part& part;
   unsigned char* memory;
   const RowTile& tile;
+  Side key;
+  Side value;
   int thread;
   int lane;
   int warp;
