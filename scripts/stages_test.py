@@ -1,6 +1,8 @@
 """Stages of scripts/stages.sh: what fails or hangs costs itself only, and what it left is kept."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -77,6 +79,53 @@ class Stages(unittest.TestCase):
         self.assertRegex(lines[0], r"hopper_prefill:stages=3 +passed +12\.5 us +700\.0 TFLOP/s")
         self.assertRegex(lines[1], r"unsupported +package torch is missing$")
 
+    def test_int8_decodes_are_timed_beside_the_kernels_that_are_chosen_and_beside_bf16(self):
+        # In the place of attnbench: notes what it is called with, and times every case it is asked for.
+        stub = Path(self.folder.name) / "attnbench"
+        stub.write_text(STUB.format(calls=Path(self.folder.name) / "calls"))
+        stub.chmod(0o755)
+        done = subprocess.run(
+            [SCRIPTS / "hopper_int8_encoder", self.out, "decode-check", "decodes", "decode-variants",
+             "int8-prompts"], env={**os.environ, "ATTNBENCH_BIN": str(stub), "ATTNBENCH_TESTS": "true"},
+            capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stderr, "")
+        lines = done.stdout.splitlines()
+        self.assertTrue(any(re.match(r"decode-cases +\d+ s  ok$", line) for line in lines), lines)
+        # The first backend of a case takes 100 us, each next one half as long; bf16 twice as long.
+        rows = [line.split() for line in lines if re.match(r"  \S+ +[012] ", line)]
+        self.assertIn(["q1s64k", "0", "as", "chosen", "200.0", "1.00", "1.00"], rows)
+        self.assertIn(["q1s64k", "1", "as", "chosen", "100.0", "1.00", "2.00"], rows)
+        self.assertIn(["q1s64k", "1", "decode:few=1", "50.0", "2.00", "4.00"], rows)
+        batches = {row[0] for row in rows}
+        self.assertLessEqual({"q1s64k", "64q1s4k", "128q1s2k", "64q1s8k", "60q1s4k_4q1ks3k", "2q8k",
+                              "q16k"}, batches)  # fmt: skip
+        calls = (Path(self.folder.name) / "calls").read_text()
+        self.assertIn("FLASH_ATTN_IX@hopper_prefill:add_floats=1:keep_columns=1", calls)
+        self.assertIn("attention.split_form=joined", calls)
+
+
+STUB = """#!/usr/bin/env python3
+import json
+import re
+import sys
+
+words = sys.argv[1:]
+open("{calls}", "a").write(" ".join(words) + "\\n")
+if words[0] == "run":
+    backends = [b for a, b in zip(words, words[1:]) if a == "--backend"]
+    results = []
+    if words[1].endswith(".yaml"):
+        text = open(words[1]).read()
+        batches = re.search(r"batch: \\[(.*)\\]", text)[1].split(", ")
+        levels = re.search(r"int8_level: \\[(.*)\\]", text)[1].split(", ")
+        results = [{{"case": f"{{batch}},kv_cache.int8_level={{level}}", "backend": backend, "reasons": [],
+                    "status": "passed", "throughput": {{"tflops": 1.0, "gbps": 1.0}},
+                    "timing": {{"median_us": (200.0 if level == "0" else 100.0) / 2**i}}}}
+                   for batch in batches for level in levels for i, backend in enumerate(backends)]
+    with open(words[words.index("--json") + 1], "w") as file:
+        json.dump({{"results": results}}, file)
+"""
 
 if __name__ == "__main__":
     sys.exit(unittest.main())

@@ -5,7 +5,7 @@
 // which are copied along and never looked at. The scale arrives with the codes: no copy of its own.
 #pragma once
 
-#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/decode/layout.cuh"
 #include "kernels/attention/kv_rows.cuh"
 
 namespace attn {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/attention/combine.cuh"
-#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/decode/layout.cuh"
 #include "kernels/attention/parts.cuh"
 #include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/cluster.cuh"

@@ -13,6 +13,22 @@ namespace attn {
 /// 16 from a multiple of 16 on never straddles two pages.
 constexpr int kPageGrain = 16;
 
+/// The element of the values beside int8 keys and queries, whose keys have a scale for each slot
+/// (semantics §11.4); kF32 for other problems, whose Config says nothing of it.
+template <class Config>
+ATTN_FN constexpr Element int8_value_of() {
+  if constexpr (requires { Config::kInt8Value; }) {
+    return Config::kInt8Value;
+  } else {
+    return Element::kF32;
+  }
+}
+template <class Config>
+constexpr bool kInt8Scores = int8_value_of<Config>() != Element::kF32;
+/// As values are stored.
+template <class Config>
+constexpr Element kStoredValue = kInt8Scores<Config> ? int8_value_of<Config>() : Config::kKeyValue;
+
 /// One of K and V of one request and KV head.
 struct Side {
   const unsigned char* base;  // of token 0 when ragged; of block 0, slot 0 when paged
@@ -21,10 +37,10 @@ struct Side {
 };
 
 /// The side of a request and KV head. 64-bit offsets are folded into `base` once, here.
-template <class Config>
+template <class Config, Element kElement>
 __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTile& tile,
                                         const void* data, i64 token_stride, i64 head_stride) {
-  constexpr int kBytes = size_of(Config::kKeyValue);
+  constexpr int kBytes = size_of(kElement);
   i64 first = tile.kv_head * head_stride;
   if constexpr (Config::kBlockSize == 0) {
     first += params.kv.kv_start_loc[tile.request] * token_stride;
@@ -34,13 +50,13 @@ __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTil
 }
 template <class Config>
 __device__ __forceinline__ Side key_side(const AttendParams& params, const RowTile& tile) {
-  return side_of<Config>(params, tile, params.kv.key, params.kv.token_stride_key,
-                         params.kv.head_stride_key);
+  return side_of<Config, Config::kKeyValue>(
+      params, tile, params.kv.key, params.kv.token_stride_key, params.kv.head_stride_key);
 }
 template <class Config>
 __device__ __forceinline__ Side value_side(const AttendParams& params, const RowTile& tile) {
-  return side_of<Config>(params, tile, params.kv.value, params.kv.token_stride_value,
-                         params.kv.head_stride_value);
+  return side_of<Config, kStoredValue<Config>>(
+      params, tile, params.kv.value, params.kv.token_stride_value, params.kv.head_stride_value);
 }
 
 /// Bytes from Side::base to a key; `block` is its page table entry, ignored when ragged.
@@ -109,25 +125,31 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
 template <class Config>
 struct Formats {
   static constexpr bool kCodes = size_of(Config::kKeyValue) == 1;
-  static constexpr bool kScaled = kCodes && Config::kRoundDequantized;
-  static constexpr bool kTokenHeadScales = kCodes && Config::kTokenHeadScales;
+  static constexpr bool kValueCodes = size_of(kStoredValue<Config>) == 1;
+  static constexpr bool kInt8 = kInt8Scores<Config>;
+  static constexpr bool kScaled = kCodes && !kInt8 && Config::kRoundDequantized;
+  static constexpr bool kTokenHeadScales = kCodes && !kInt8 && Config::kTokenHeadScales;
+  /// Scales of keys lie beside their codes, and with kTokenHeadScales those of values too.
+  static constexpr bool kKeyScales = kTokenHeadScales || kInt8;
   /// Why f16 for plain codes: they are exact in it, and the conversion is one instruction for two
   /// of them instead of four.
-  static constexpr Element kScore = kCodes && !kScaled ? Element::kF16 : Config::kQuery;
+  static constexpr Element kScore = kCodes && !kScaled && !kInt8 ? Element::kF16 : Config::kQuery;
   /// The same: weights are at most 256, and scale_weights() keeps them small.
-  static constexpr Element kValue = kScore;
+  static constexpr Element kValue = !kInt8        ? kScore
+                                    : kValueCodes ? Element::kF16
+                                                  : kStoredValue<Config>;
 };
 
 /// Per-tensor factor of the keys: part of the decoded numbers when kScaled, otherwise of the score.
 /// value_scale(): the same for values and output.
 template <class Config>
 __device__ __forceinline__ float key_scale(const AttendParams& params, int kv_head) {
-  if (!Formats<Config>::kCodes || params.kv.k_scale == nullptr) return 1.0f;
+  if (!Formats<Config>::kCodes || kInt8Scores<Config> || params.kv.k_scale == nullptr) return 1.0f;
   return params.kv.k_scale[kv_head];
 }
 template <class Config>
 __device__ __forceinline__ float value_scale(const AttendParams& params, int kv_head) {
-  if (!Formats<Config>::kCodes || params.kv.v_scale == nullptr) return 1.0f;
+  if (!Formats<Config>::kCodes || kInt8Scores<Config> || params.kv.v_scale == nullptr) return 1.0f;
   return params.kv.v_scale[kv_head];
 }
 
@@ -138,7 +160,7 @@ template <class Config, int kRows>
 __device__ __forceinline__ void copy_scales(const AttendParams& params, int kv_head,
                                             const int* blocks, int first_key, int end, u32 to,
                                             int thread) {
-  if (thread >= 2 * kRows) return;
+  if (thread >= (kInt8Scores<Config> ? 1 : 2) * kRows) return;  // int8 values have none
   const KvParams& kv = params.kv;
   const int row = thread % kRows;
   const bool valid = first_key + row < end;

@@ -147,6 +147,38 @@ __device__ __forceinline__ void multiply_scores(const Query& query, const Keys& 
   }
 }
 
+/// The same of int8 codes over kSteps * 32 columns: exact integers, as f32. Rows of codes lie as
+/// rows of half as many 16-bit elements do, so that Query and Keys are those of 16-bit tiles.
+template <int kSteps, class Query, class Keys, int kRowBlocks, int kKeyBlocks>
+__device__ __forceinline__ void multiply_int8_scores(const Query& query, const Keys& keys,
+                                                     float (&s)[kRowBlocks][kKeyBlocks][4]) {
+  int products[kRowBlocks][kKeyBlocks][4] = {};
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    u32 a[kRowBlocks][4];
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) query.load(k, m, a[m]);
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; n += 2) {
+      u32 b[2][2];
+      keys.load(k, n, b);
+#pragma unroll
+      for (int m = 0; m < kRowBlocks; ++m) {
+        multiply_add_int8(products[m][n], a[m], b[0][0], b[0][1]);
+        multiply_add_int8(products[m][n + 1], a[m], b[1][0], b[1][1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[m][n][i] = static_cast<float>(products[m][n][i]);
+    }
+  }
+}
+
 /// P of 16 keys as the left operand of the second product: registers 0 and 1 are rows g and g + 8
 /// of the first eight keys, 2 and 3 of the others, which is how the accumulators of two key blocks
 /// lie.

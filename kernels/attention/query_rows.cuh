@@ -33,6 +33,19 @@ __device__ __forceinline__ void copy_query_rows(const AttendParams& params, cons
 template <class Config>
 constexpr bool kConvertsQuery = Formats<Config>::kScore != Config::kQuery;
 
+/// The scales of int8 rows into factors [kRows]; those of rows that are not there are 1.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void copy_query_scales(const AttendParams& params, const RowTile& tile,
+                                                  float* factors, int thread) {
+  const Int8ScoreParams& int8 = params.int8;
+  for (int row = thread; row < kRows; row += kThreads) {
+    factors[row] = row < tile.num_rows
+                       ? int8.query_scale[token_of(tile, row) * int8.query_scale_token_stride +
+                                          head_of(tile, row) * int8.query_scale_head_stride]
+                       : 1.0f;
+  }
+}
+
 /// The exponent field of the largest finite number of a warp's words, each of two bf16. Magnitudes
 /// of bf16 are in the order of their bits.
 template <int kWords>
@@ -118,7 +131,7 @@ __device__ __forceinline__ void convert_query_rows(unsigned char* rows, float* f
 }
 
 /// What the scores of this thread's rows are to be multiplied with beside `factor`; `factors`
-/// [kRowBlocks * 16] in shared memory. Only rows of bf16 have other ones than 1.
+/// [kRowBlocks * 16] in shared memory. Only rows of bf16 and of int8 have other ones than 1.
 template <class Config, class Place, int kRowBlocks>
 __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* factors, float factor) {
   // Why not 0, as the scale of the keys may make it: a masked score is -inf, and 0 times -inf is
@@ -130,7 +143,8 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       of.factors[m][half] = factor;
-      if constexpr (kConvertsQuery<Config> && size_of(Config::kQuery) == 2) {
+      if constexpr (kInt8Scores<Config> ||
+                    (kConvertsQuery<Config> && size_of(Config::kQuery) == 2)) {
         of.factors[m][half] *= factors[m * 16 + Place::row(half)];
       }
       if (Formats<Config>::kCodes && of.factors[m][half] < kLeastFactor) {

@@ -56,6 +56,28 @@ __device__ __forceinline__ void multiply_keys(const Query& query, const Keys& ke
   for (int i = 0; i < 4; ++i) s[i] = sums[0][i] + sums[1][i];
 }
 
+/// The same of int8 codes over kSteps * 32 columns: exact integers, as f32.
+template <int kSteps, class Query, class Keys>
+__device__ __forceinline__ void multiply_int8_keys(const Query& query, const Keys& keys,
+                                                   float (&s)[4]) {
+  int sums[2][4] = {};
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    u32 rows[4];
+    query.load(k, 0, rows);
+    u32 b[2][2];
+    keys.load(k, 0, b);
+    u32 a[4];
+    join_operands(b[0], b[1], a);
+    multiply_add_int8(sums[k % 2], a, rows[0], rows[2]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int from = i == 1 ? 2 : (i == 2 ? 1 : i);  // as in multiply_add_transposed()
+    s[i] = static_cast<float>(sums[0][from] + sums[1][from]);
+  }
+}
+
 /// O^T += V^T @ P^T of 16 keys. The accumulators of S^T hold a key a lane, the right operand wants
 /// two neighbouring keys in a register: transpose_matrix() brings them from one layout to the
 /// other.

@@ -70,4 +70,14 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const u32 (&a)[4], u
   }
 }
 
+/// c [16, 8] += a [16, 32] @ b [32, 8], exact integers. Lanes hold four neighbouring bytes where
+/// multiply_add()'s hold two 16-bit numbers.
+__device__ __forceinline__ void multiply_add_int8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 }  // namespace attn

@@ -241,6 +241,13 @@ void FarOps::save_and_attend_int8(const attn::Int8CacheWriteParams& save,
   attend(p);
 }
 
+void FarOps::save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                         const attn::AttendParams& p,
+                                         const attn::SplitParams& split) {
+  write_cache_int8(save);
+  attend_splits(p, split);
+}
+
 attn::MlaCacheWriteParams FarOps::moved(attn::MlaCacheWriteParams p) {
   const std::int64_t blocks = far_units(p.block_stride);
   const std::size_t size = p.format == attn::MlaEntry::kCopy ? size_of(p.source_element) : 1;

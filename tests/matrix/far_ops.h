@@ -34,6 +34,9 @@ class FarOps final : public ForwardingOps {
   void write_cache_int8(const attn::Int8CacheWriteParams& p) override;
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
                             const attn::AttendParams& p) override;
+  void save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                   const attn::AttendParams& p,
+                                   const attn::SplitParams& split) override;
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
   void write_index_cache(const attn::IndexCacheWriteParams& p) override;
   void rope_and_write_cache(const attn::RopeParams& rope, const attn::CacheWriteParams& p) override;

@@ -103,6 +103,13 @@ void StridedOps::save_and_attend_int8(const attn::Int8CacheWriteParams& save,
   copies_.clear();
 }
 
+void StridedOps::save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                             const attn::AttendParams& p,
+                                             const attn::SplitParams& split) {
+  inner().save_and_attend_splits_int8(spread_rows(save), spread_views(p), split);
+  copies_.clear();
+}
+
 void StridedOps::write_mla_cache(const attn::MlaCacheWriteParams& params) {
   attn::MlaCacheWriteParams p = params;
   p.kv_c = spread(p.kv_c, p.kv_c_token_stride, p.num_slots, p.kv_lora_rank, p.source_element);

@@ -28,6 +28,9 @@ class StridedOps final : public ForwardingOps {
   void write_cache_int8(const attn::Int8CacheWriteParams& p) override;
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
                             const attn::AttendParams& p) override;
+  void save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                   const attn::AttendParams& p,
+                                   const attn::SplitParams& split) override;
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
   void quantise_int8(const attn::Int8QuantiseParams& p) override;
   void rotate_heads(const attn::RotateHeadsParams& p) override;

@@ -119,15 +119,47 @@ struct HopperConverter {
   static constexpr Element kCode = Shape::kInt8 ? Element::kI8 : Element::kE4M3;
   static constexpr Element kNumber = kIsKey ? Config::kQuery : Shape::kProbability;
 
+  /// Rows that the lanes of all workers have at a time. Where they are whole groups of 8, a lane may
+  /// keep its column and its place in a group, so that its addresses only advance.
+  static constexpr int kStepRows = 32 * kWorkers / kPieces;
+  static constexpr bool kWholeGroups = 32 * kWorkers % kPieces == 0 && kStepRows > 0 &&
+                                       kStepRows % 8 == 0 &&
+                                       Config::kTileN % (kStepRows > 0 ? kStepRows : 1) == 0;
+  static constexpr bool kKeepsColumns = kWholeGroups && requires { Config::kKeepColumns; };
+
   const Shape& shape;
   int worker;
   int lane;
   Ring<kCodeStages> codes{0, 0};
   Ring<Config::kStages> numbers{0, 1};
 
+  template <bool kScaled>
+  __device__ __forceinline__ void convert_columns(const unsigned char* from, unsigned char* to,
+                                                  float scale) const {
+    constexpr int kGroups = kStepRows / 8;
+    const int row = (worker * 32 + lane) / kPieces;
+    const int piece = lane % kPieces;
+    from += operand_place<kFrom.span>(kFrom, row, piece * 16);
+    unsigned char* const first = to + operand_place<kTo.span>(kTo, row, piece * 32);
+    unsigned char* const second = to + operand_place<kTo.span>(kTo, row, piece * 32 + 16);
+#pragma unroll 2
+    for (int step = 0; step < Config::kTileN / kStepRows; ++step) {
+      const uint4 four =
+          *reinterpret_cast<const uint4*>(from + step * kGroups * kFrom.group_stride);
+      const Four16 a = decode_codes<kCode, kNumber, kScaled>(four.x, scale);
+      const Four16 b = decode_codes<kCode, kNumber, kScaled>(four.y, scale);
+      const Four16 c = decode_codes<kCode, kNumber, kScaled>(four.z, scale);
+      const Four16 d = decode_codes<kCode, kNumber, kScaled>(four.w, scale);
+      const int at = step * kGroups * kTo.group_stride;
+      *reinterpret_cast<uint4*>(first + at) = uint4{a.low, a.high, b.low, b.high};
+      *reinterpret_cast<uint4*>(second + at) = uint4{c.low, c.high, d.low, d.high};
+    }
+  }
+
   __device__ __forceinline__ void convert(const unsigned char* from, unsigned char* to,
                                           float scale) const {
     constexpr bool kScaled = Config::kRoundDequantized;
+    if constexpr (kKeepsColumns) return convert_columns<kScaled>(from, to, scale);
 #pragma unroll 2
     for (int i = worker * 32 + lane; i < Config::kTileN * kPieces; i += 32 * kWorkers) {
       const int row = i / kPieces;

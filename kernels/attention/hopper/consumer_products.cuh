@@ -134,6 +134,15 @@ struct HopperProducts : HopperPlace<Config> {
       fence_registers(r.s);
     }
   }
+  /// An integer of at most 2^22 as f32, exact either way. By additions: 1.5 * 2^23 + n has n in its
+  /// last bits.
+  __device__ __forceinline__ static float number_of(int n) {
+    if constexpr (requires { Config::kAddFloats; }) {
+      return float_from_bits(static_cast<u32>(n) + 0x4B400000u) - 12582912.0f;
+    } else {
+      return static_cast<float>(n);
+    }
+  }
   /// Exact integers times the scales of their keys; those of the rows follow in weigh().
   __device__ __forceinline__ void scale_scores(Registers& r) {
     if constexpr (Shape::kInt8) {
@@ -143,10 +152,10 @@ struct HopperProducts : HopperPlace<Config> {
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
         const float2 of_keys = *reinterpret_cast<const float2*>(from + n * 32);
-        r.s[n][0] = static_cast<float>(r.products[n][0]) * of_keys.x;
-        r.s[n][1] = static_cast<float>(r.products[n][1]) * of_keys.y;
-        r.s[n][2] = static_cast<float>(r.products[n][2]) * of_keys.x;
-        r.s[n][3] = static_cast<float>(r.products[n][3]) * of_keys.y;
+        r.s[n][0] = number_of(r.products[n][0]) * of_keys.x;
+        r.s[n][1] = number_of(r.products[n][1]) * of_keys.y;
+        r.s[n][2] = number_of(r.products[n][2]) * of_keys.x;
+        r.s[n][3] = number_of(r.products[n][3]) * of_keys.y;
       }
       __syncwarp();  // the lane that leaves may be ahead of others that still read
       leave(shape.code_barrier(1, scales.stage));

@@ -145,10 +145,11 @@ class FlashPipeline : public AttentionPipeline {
     if (is_joined) split.arrivals = zeros_of_arrivals(decodes);
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
     add_attend_step(name, [this, decodes, prefills, split] {
-      // The decode kernel stores its own keys; with split keys no single part could do it, so the
-      // store is a launch in front, inside of the same step.
-      if (plan_.fused_save) ops().write_cache_int8(int8_->write());
-      ops().attend_splits(decodes, split);
+      if (plan_.fused_save) {
+        ops().save_and_attend_splits_int8(int8_->write(), decodes, split);
+      } else {
+        ops().attend_splits(decodes, split);
+      }
       if (prefills.num_requests > 0) ops().attend(prefills);
     });
     if (is_joined) return;

@@ -345,10 +345,11 @@ struct Section {
 /// the CPU those that a device of the assumed capability would have.
 Section candidates_section(const cuda::AttendDecision& decision, const Backend& backend,
                            bool whole) {
-  const bool is_forced = !backend.forced_kernel().empty();
+  // A forced kernel may leave a call to the one that is chosen without it.
+  const std::string_view forced = cuda::parse_forced_kernel(backend.forced_kernel()).name;
   Section section{"kernels for " + decision.operation + " of ", {full_name(backend)}, {}};
   for (const cuda::CandidateVerdict& verdict : decision.candidates) {
-    const std::string text = verdict_text(verdict, is_forced);
+    const std::string text = verdict_text(verdict, verdict.name == forced);
     const auto same = std::ranges::find(section.facts, text, &Facts::value_type::second);
     if (whole || same == section.facts.end()) {
       section.facts.emplace_back(verdict.name, text);

@@ -14,6 +14,7 @@
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/attention/attend_latent_cases_testing.h"
+#include "ops/cuda/attention/decode_int8_cases_testing.h"
 #include "ops/cuda/attention/hopper_cases_testing.h"
 #include "ops/cuda/attention/spec.h"
 #include "ops/cuda/matmul/warpgroup_probe_testing.h"
@@ -53,8 +54,8 @@ class CalledOps final : public ForwardingOps {
 /// What the choice of a tile leaves for the shared memory that a kernel declares itself.
 std::optional<int> static_room(const KernelSpec& spec) {
   if (spec.source == "attention/general.cuh") return kGeneralStaticSharedBytes;
-  if (spec.source == "attention/prefill.cuh" || spec.source == "attention/decode.cuh" ||
-      spec.source == "attention/decode_forms.cuh") {
+  if (spec.source == "attention/prefill.cuh" || spec.source == "attention/decode/decode.cuh" ||
+      spec.source == "attention/decode/forms.cuh") {
     return kTiledStaticSharedBytes;
   }
   return std::nullopt;
@@ -169,7 +170,9 @@ TEST_CASE("forms of features of the Hopper prefill kernel compile without undecl
   check_compiles([](int sm) {
     std::vector<KernelSpec> specs;
     if (sm < 90) return specs;
-    return specs_on(sm, hopper_feature_operation_cases());
+    std::vector<OperationCase> cases = hopper_feature_operation_cases();
+    std::ranges::move(hopper_int8_form_cases(), std::back_inserter(cases));
+    return specs_on(sm, cases);
   });
 }
 
@@ -237,6 +240,18 @@ TEST_CASE("decodes in tiles of up to 128 rows compile without undeclared spills"
       });
     };
     for (const char* row_warps : {"1", "2", "4", "8"}) CHECK(has(row_warps));
+    return specs;
+  });
+}
+
+TEST_CASE("decodes by int8 scores compile without spills, and save in one launch") {
+  check_compiles([](int sm) {
+    const std::vector<KernelSpec> specs = specs_on(sm, int8_decode_operation_cases());
+    for (const char* entry :
+         {"decode", "decode_splits", "decode_saving", "decode_splits_saving", "decode_joined"}) {
+      CAPTURE(entry);
+      CHECK(std::ranges::count(specs, std::string("attn::") + entry, &KernelSpec::function) > 0);
+    }
     return specs;
   });
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "ops/cuda/attention/decode_int8_cases_testing.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 #include "ops/cuda/testing/device_testing.h"
 
@@ -91,6 +92,21 @@ TEST_CASE("every decode in tiles of up to 128 rows gives on the GPU what it give
     std::vector<OperationCase> cases;
     add_attend_cases(cases, many_row_cases());
     check_on_device(cases, device_ops(), forced);
+  }
+}
+
+TEST_CASE("decodes by int8 scores give on the GPU what the CPU gives, twice the same bytes") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  const std::vector<OperationCase> cases = int8_decode_operation_cases();
+  check_on_device(cases);
+  for (const OperationCase& c : cases) {
+    CAPTURE(c.name);
+    const std::vector<Tensor> once = c.run(*gpu);
+    const std::vector<Tensor> again = c.run(*gpu);
+    for (std::size_t t = 0; t < once.size(); ++t) {
+      CHECK(first_difference(again[t], once[t], 0, 0) < 0);
+    }
   }
 }
 

@@ -66,4 +66,11 @@ void save_and_attend_int8(const attn::Int8CacheWriteParams& save, const attn::At
   attend(params, workers);
 }
 
+void save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                 const attn::AttendParams& params, const attn::SplitParams& split,
+                                 Workers& workers) {
+  write_cache_int8(save, workers);
+  attend_splits(params, split, workers);
+}
+
 }  // namespace attnbench::cpu

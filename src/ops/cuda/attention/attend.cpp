@@ -27,12 +27,12 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
   run_attend(launcher, {AttendOperation::kWhole, &params});
 }
 
+namespace {
+
 /// One launch where the kernel stores what is new itself; else two on one stream, so that attention
-/// sees the new tokens.
-void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
-                          const attn::AttendParams& params) {
-  AttendCall call{AttendOperation::kWhole, &params};
-  call.save = &save;
+/// sees the new tokens. Returns what attends.
+const AttendCandidate& save_and_run(Launcher& launcher, AttendCall call) {
+  const attn::Int8CacheWriteParams& save = *call.save;
   launcher.note_attend(call);
   const AttendCandidate& candidate =
       choose_attend(launcher.target(), call, launcher.forced_kernel());
@@ -41,6 +41,24 @@ void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& 
     call.save = nullptr;
   }
   candidate.launch(launcher, call);
+  return candidate;
+}
+
+}  // namespace
+
+void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
+                          const attn::AttendParams& params) {
+  AttendCall call{AttendOperation::kWhole, &params};
+  call.save = &save;
+  save_and_run(launcher, call);
+}
+
+void save_and_attend_splits_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
+                                 const attn::AttendParams& params, const attn::SplitParams& split) {
+  AttendCall call{.operation = AttendOperation::kSplits, .params = &params, .split = &split};
+  call.save = &save;
+  const AttendCandidate& chosen = save_and_run(launcher, call);
+  if (split.arrivals != nullptr && !chosen.joins_splits) combine_splits(launcher, params, split);
 }
 
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,

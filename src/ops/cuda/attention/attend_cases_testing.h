@@ -254,7 +254,7 @@ inline std::vector<AttendCase> attend_cases() {
   return cases;
 }
 
-/// Splits that are joined, and parts of a plan: by the kernels of decode_forms.cuh as far as they
+/// Splits that are joined, and parts of a plan: by the kernels of decode/forms.cuh as far as they
 /// fit.
 inline std::vector<AttendCase> decode_form_cases() {
   using enum Dtype;

@@ -155,6 +155,7 @@ struct Int8AttendCase {
   int window_left = -1;
   int window_right = 0;
   float soft_cap = 0.0f;
+  bool joined = false;  // splits, by counters of their arrivals
 };
 
 /// Pages of the requests one after another, in shuffled blocks; entries past a request's are none.
@@ -287,14 +288,21 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
     p.int8.value_channel_scale =
         static_cast<const float*>(memory.upload(drawn_scales({kKvHeads, d}, 50)));
   }
+  attn::SplitParams split{};
   if (c.splits) {
     constexpr int kSplits = 3;
     const attn::i64 rows = attn::i64{kSplits} * tokens * heads;
-    const attn::SplitParams split{
-        kSplits, tokens, static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, d}))),
-        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    split = {kSplits, tokens, static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, d}))),
+             static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    if (c.joined) {
+      const attn::i64 counters =
+          attn::num_arrivals(p.num_requests, p.num_heads, p.num_kv_heads, p.max_query_len);
+      split.arrivals = static_cast<int*>(memory.result(Tensor(Dtype::kI32, {counters})));
+    }
+  }
+  if (c.splits && !c.saves) {
     ops.attend_splits(p, split);
-    ops.combine_splits(p, split);
+    if (!c.joined) ops.combine_splits(p, split);
     return memory.results();
   }
   if (!c.saves) {
@@ -329,6 +337,11 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
   save.query_start_loc = p.query_start_loc;
   save.seq_lens = p.seq_lens;
   save.num_requests = p.num_requests;
+  if (c.splits) {
+    ops.save_and_attend_splits_int8(save, p, split);
+    if (!c.joined) ops.combine_splits(p, split);
+    return memory.results();
+  }
   ops.save_and_attend_int8(save, p);
   return memory.results();
 }
@@ -452,8 +465,11 @@ inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
     cases.push_back(
         {c.name, tolerance, [c](Ops& o) { return run_mla_attend(o, c); }, tolerance / 2});
   }
-  for (const Int8AttendCase& c : std::vector<Int8AttendCase>{
-           {kI8, 128}, {kBF16, 64, true}, {kF16, 72, false, true}, {kI8, 256, true}}) {
+  for (const Int8AttendCase& c : std::vector<Int8AttendCase>{{kI8, 128},
+                                                             {kBF16, 64, true},
+                                                             {kF16, 72, false, true},
+                                                             {kI8, 256, true},
+                                                             {kI8, 64, true, true}}) {
     // P is rounded to the type of the values; int8 ones are multiplied as float16.
     const double tolerance = tolerance_of(kBF16, c.values == kBF16 ? kBF16 : kF16);
     cases.push_back({"int8 attention d" + std::to_string(c.head_size) + " values " +

@@ -23,6 +23,15 @@ const AttendCandidate& find_candidate(std::string_view forced) {
   fail(ErrorKind::kInternal, "there is no attention kernel '{}'", name);
 }
 
+/// `forced` as far as it is heeded in this call: "" where the forced kernel leaves it to others.
+std::string_view heeded(const AttendCall& call, std::string_view forced) {
+  if (forced.empty()) return forced;
+  const AttendCandidate& candidate = find_candidate(forced);
+  const bool is_left =
+      candidate.leaves != nullptr && candidate.leaves(parse_forced_kernel(forced).options, call);
+  return is_left ? std::string_view() : forced;
+}
+
 }  // namespace
 
 const std::vector<const AttendCandidate*>& attend_candidates() {
@@ -43,6 +52,11 @@ ForcedKernel parse_forced_kernel(std::string_view forced) {
   const std::size_t colon = forced.find(':');
   if (colon == std::string_view::npos) return {forced, {}};
   return {forced.substr(0, colon), forced.substr(colon + 1)};
+}
+
+std::string_view forced_options(std::string_view forced, std::string_view name) {
+  const ForcedKernel kernel = parse_forced_kernel(forced);
+  return kernel.name == name ? kernel.options : std::string_view();
 }
 
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced) {
@@ -100,6 +114,7 @@ int AttendCall::num_parts() const {
 AttendDecision decide_attend(const Target& target, const AttendCall& call,
                              std::string_view forced) {
   AttendDecision decision{std::string(operation_name(call.operation)), {}};
+  forced = heeded(call, forced);
   bool is_open = true;
   for (const AttendCandidate* candidate : attend_candidates()) {
     CandidateVerdict& verdict = decision.candidates.emplace_back();
@@ -119,6 +134,7 @@ AttendDecision decide_attend(const Target& target, const AttendCall& call,
 const AttendCandidate& choose_attend(const Target& target, const AttendCall& call,
                                      std::string_view forced) {
   std::string reason;
+  forced = heeded(call, forced);
   if (!forced.empty()) {
     const AttendCandidate& candidate = find_candidate(forced);
     reason = candidate.misfit(target, call);

@@ -54,6 +54,9 @@ struct AttendCandidate {
   bool joins_splits = false;
   /// Whether launch() stores AttendCall::save too; otherwise that is done before it. Null = never.
   bool (*saves)(const Launcher& launcher, const AttendCall& call) = nullptr;
+  /// Whether the kernel, forced with these options, leaves the call to the one that is chosen where
+  /// none is forced. Null = never.
+  bool (*leaves)(std::string_view options, const AttendCall& call) = nullptr;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -79,6 +82,8 @@ struct ForcedKernel {
   std::string_view options;  // without the first ':'
 };
 ForcedKernel parse_forced_kernel(std::string_view forced);
+/// The options of the forced kernel if that is the one of this name; else "".
+std::string_view forced_options(std::string_view forced, std::string_view name);
 /// Ops::tile_use(): by the forced kernel, and without one by whether any takes lists of the tiles
 /// that a batch of `params` may have.
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);

@@ -75,6 +75,18 @@ struct Form {
   }
 };
 
+/// Scores of int8 codes at level 1.
+Form int8_form(int query_len = 1) {
+  static constexpr float kScale = 1.0f;
+  Form form(query_len);
+  attn::AttendParams& params = form.params;
+  params.query_element = params.kv.element = attn::Element::kI8;
+  params.kv.key_scales = &kScale;
+  params.int8.query_scale = params.int8.value_channel_scale = &kScale;
+  params.int8.value_element = attn::Element::kI8;
+  return form;
+}
+
 std::string refusal(const std::function<void()>& work) {
   try {
     work();
@@ -112,6 +124,39 @@ TEST_CASE(
   Form invariant;
   invariant.params.batch_invariant = 1;
   CHECK(invariant.chosen() == "hopper_prefill");
+}
+
+TEST_CASE("decodes by int8 scores are the decode kernel's where it is asked for") {
+  const AttendOperation splits = AttendOperation::kSplits;
+  const Form decode = int8_form();
+  CHECK(decode.chosen() == "hopper_prefill");
+  CHECK(decode.chosen(splits) == "general");
+  for (const AttendOperation operation : {AttendOperation::kWhole, splits}) {
+    CHECK(decode.reason("decode", operation) == "scores of int8 codes: only where it is asked for");
+    CHECK(decode.chosen(operation, "decode") == "decode");
+    CHECK(decode.chosen(operation, "decode:few=1") == "decode");
+  }
+  CHECK(int8_form(8).chosen(AttendOperation::kWhole, "decode:few=1") == "decode");
+  // 36 rows of 4 heads that share one.
+  const Form many = int8_form(9);
+  CHECK(many.chosen(AttendOperation::kWhole, "decode") == "decode");
+  CHECK(many.chosen(AttendOperation::kWhole, "decode:few=1") == "hopper_prefill");
+  CHECK(many.chosen(splits, "decode:few=1") == "decode");
+  const AttendDecision left =
+      decide_attend(target_of_sm(90), many.call(AttendOperation::kWhole), "decode:few=1");
+  for (const CandidateVerdict& verdict : left.candidates) {
+    CHECK(verdict.is_chosen == (verdict.name == "hopper_prefill"));
+  }
+  CHECK(Form(17).chosen(AttendOperation::kWhole, "decode:few=1") == "hopper_prefill");
+  CHECK(forced_options_misfit("decode:few=2").find("few=0 or 1") != std::string::npos);
+  CHECK(forced_options("decode:few=1", "decode") == "few=1");
+  CHECK(forced_options("decode:few=1", "hopper_prefill").empty());
+  Form ragged = decode;
+  ragged.params.kv.block_table = nullptr;
+  CHECK(ragged.reason("decode") == "scores of int8 codes over contiguous keys");
+  Form narrow = decode;
+  narrow.params.v_head_size = 72;
+  CHECK(narrow.reason("decode") == "scores of int8 codes: head size 72 is not a multiple of 32");
 }
 
 TEST_CASE("a kernel that does not fit says why") {
@@ -417,7 +462,7 @@ TEST_CASE("options of decodes override the tile, and what there are is said") {
   CHECK(forced_options_misfit("decode:rows=64:cluster=0:ctas=2").empty());
   CHECK(forced_options_misfit("decode:rows=24") ==
         "option 'rows=24': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-        "stages=2 to 6, ctas=1 or 2");
+        "stages=2 to 6, ctas=1 or 2, save=0 or 1, few=0 or 1");
   CHECK(refusal([&] {
           constants("decode:rows=16:warps=16:stages=6");
         }).starts_with("kernel decode: 16 warps of 6 steps, 1 CTAs a multiprocessor: "));

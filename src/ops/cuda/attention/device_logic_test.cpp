@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/decode/layout.cuh"
 #include "kernels/common/key_runs.cuh"
 #include "kernels/common/mask.cuh"
 #include "ops/cuda/attention/attend_cases_testing.h"
@@ -210,8 +210,8 @@ TEST_CASE("a multiprocessor that has one CTA has twice the warps in it") {
 
 TEST_CASE("rows of cells hold the sectors of a cell, whatever the place of their first byte") {
   for (int size = 32; size <= 256; size += 32) {
-    const attn::DecodeLayout plain = attn::decode_layout(4, 1, 4, size, size, 1, false);
-    const attn::DecodeLayout cells = attn::decode_layout(4, 1, 4, size, size, 1, true);
+    const attn::DecodeLayout plain = attn::decode_layout(4, 1, 4, size, size, 1, 1, false);
+    const attn::DecodeLayout cells = attn::decode_layout(4, 1, 4, size, size, 1, 1, true);
     // 28 bytes before the codes at most, and 4 of the scale behind them.
     CHECK(cells.value / 16 >= size + 32);
     CHECK(cells.value / 16 % 32 == 0);

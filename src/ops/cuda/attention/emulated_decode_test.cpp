@@ -7,7 +7,7 @@
 
 #include "ops/cuda/testing/emulated_attention_testing.h"
 
-#include "kernels/attention/decode_forms.cuh"
+#include "kernels/attention/decode/forms.cuh"
 #include "kernels/attention/make_plan.cuh"
 #include "metadata/parts/decode_plan.h"
 #include "ops/plan_rows.h"
@@ -123,7 +123,7 @@ Rows decode_cluster(const Request& request) {
       const attn::ClusterSplit part{Config::kParts, rank, states,
                                     cta.shared() + Work::kLayout.rings, Work::kLayout.output_pitch};
       cta.run([&] {
-        auto one = attn::decode_work<Config>(device.params, part, cta.shared(), tile);
+        auto one = attn::decode_work<Config>(device.params, part, cta.shared(), tile, tile);
         work(one, part, rank);
       });
     }

@@ -107,6 +107,19 @@ TEST_CASE("the Hopper kernel on emulated threads attends by int8 scores: masks, 
   check_int8<Level1Stays>(int8_batch(Dtype::kI8), "persistent=1:ping_pong=1");
 }
 
+struct Level1Variant : Level1 {
+  static constexpr bool kAddFloats = true;
+  static constexpr bool kKeepColumns = true;
+};
+struct Level2Variant : Level2 {
+  static constexpr bool kAddFloats = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads attends by int8 scores: additions, kept columns") {
+  check_int8<Level1Variant>(int8_batch(Dtype::kI8), "add_floats=1:keep_columns=1");
+  check_int8<Level2Variant>(int8_batch(Dtype::kBF16), "add_floats=1");
+}
+
 struct Level1Decode : Level1 {
   static constexpr int kConsumers = 1;
   static constexpr int kTileN = 64;

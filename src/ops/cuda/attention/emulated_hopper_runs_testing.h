@@ -93,6 +93,8 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kSlopes),
                                         text(Config::kFitTiles),
                                         text(Config::kBounds)};
+  if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

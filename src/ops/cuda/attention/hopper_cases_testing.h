@@ -283,24 +283,34 @@ inline std::vector<OperationCase> forced_operations(const std::vector<HopperCase
   }
   return cases;
 }
+inline OperationCase int8_operation(const std::string& kernel, const Int8AttendCase& c) {
+  const std::string name = kernel + " int8 d" + std::to_string(c.head_size) + " values " +
+                           std::string(dtype_name(c.values)) + " pages of " +
+                           std::to_string(c.block_size) + " windows " +
+                           std::to_string(c.window_left) + "/" + std::to_string(c.window_right) +
+                           (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "");
+  return {name, 4e-2, [=](Ops& ops) { return by_kernel(ops, kernel, run_int8_attend, c); }, 2e-2};
+}
 /// With those of int8 scores.
 inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& forced) {
   std::vector<OperationCase> cases = forced_operations(forced);
   for (const Int8AttendCase& c : hopper_int8_cases()) {
-    const std::string name = "hopper int8 d" + std::to_string(c.head_size) + " values " +
-                             std::string(dtype_name(c.values)) + " pages of " +
-                             std::to_string(c.block_size) + " windows " +
-                             std::to_string(c.window_left) + "/" + std::to_string(c.window_right) +
-                             (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "");
-    cases.push_back({name, 4e-2,
-                     [c](Ops& ops) { return by_kernel(ops, "hopper_prefill", run_int8_attend, c); },
-                     2e-2});
+    cases.push_back(int8_operation("hopper_prefill", c));
   }
   return cases;
 }
 inline std::vector<OperationCase> hopper_operation_cases() { return operations_of(hopper_cases()); }
 inline std::vector<OperationCase> hopper_feature_operation_cases() {
   return forced_operations(hopper_feature_cases());
+}
+/// Scores of int8 codes by additions, and codes by lanes that keep their columns.
+inline std::vector<OperationCase> hopper_int8_form_cases() {
+  std::vector<OperationCase> cases;
+  for (const Int8AttendCase& c : hopper_int8_cases()) {
+    if (c.window_left >= 0 || c.window_right < 0 || c.saves) continue;
+    cases.push_back(int8_operation("hopper_prefill:add_floats=1:keep_columns=1", c));
+  }
+  return cases;
 }
 /// Of one-byte keys and values.
 inline std::vector<OperationCase> hopper_code_operation_cases() {

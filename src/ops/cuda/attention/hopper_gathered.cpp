@@ -276,7 +276,7 @@ std::int64_t tiles_of(const AttendCall& call) {
 void launch_gathered(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& p = *call.params;
   GatheredOptions options;
-  apply_options(parse_forced_kernel(launcher.forced_kernel()).options, &options);
+  apply_options(forced_options(launcher.forced_kernel(), kGatheredCandidate.name), &options);
   const KernelSpec spec = gathered_spec(call, options);
   const int box = query_box(p);
   const TensorMap queries = box == 0 ? unused_map(p) : latent_query_map(p, box);

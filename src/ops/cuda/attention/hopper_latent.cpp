@@ -223,7 +223,7 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
   // Why: row tiles of one request read its keys from the L2, once each, and where there are several
   // nothing is worth keeping; one alone was 5 % slower so (one NVIDIA H200, 2026-11-22).
   LatentOptions chosen{.evict_first = tiles > 1};
-  apply_options(parse_forced_kernel(launcher.forced_kernel()).options, &chosen);
+  apply_options(forced_options(launcher.forced_kernel(), kLatentCandidate.name), &chosen);
   const KernelSpec spec = latent_spec(p, latent_entry(call.operation), box, chosen.evict_first);
   const TensorMap keys = key_map(p, chosen.promotion);
   const TensorMap queries = box == 0 ? keys : latent_query_map(p, box);

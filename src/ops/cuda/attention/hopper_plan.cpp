@@ -281,6 +281,8 @@ constexpr std::array kOptions = {
     Option{"late_output", 0, 1, 1, [](HopperPlan& plan, int n) { plan.late_output = n != 0; }},
     Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
+    Option{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
+    Option{"keep_columns", 0, 1, 1, [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     Option{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
@@ -418,6 +420,8 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   apply_options(options, &plan);
   choose_transform(params, plan);
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
+  plan.add_floats = plan.add_floats && has_int8_scores(params);
+  plan.keep_columns = plan.keep_columns && key_bytes(params) == 1;
   if (reason.empty() && plan.tile.ahead) reason = ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
@@ -427,15 +431,17 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
-      plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
+      plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
       plan.reverse ? ", every other head reversed" : "",
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
       plan.slopes > 0 ? ", slopes by distances in a tile" : "",
       plan.fits_tiles ? ", tiles end with the window" : "",
-      plan.bounds ? ", maxima by integers" : "", sums_text(params, plan),
+      plan.bounds ? ", maxima by integers" : "",
+      plan.add_floats ? ", integers to f32 by additions" : "",
+      plan.keep_columns ? ", codes by lanes that keep their columns" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;
 }

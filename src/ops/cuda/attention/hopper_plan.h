@@ -33,7 +33,9 @@ struct HopperPlan {
   bool bounds = false;        // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
   int group = 1;              // attn::HopperGrid
   bool reverse = false;
-  std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
+  bool add_floats = false;    // int8 products become f32 by additions, not by conversions
+  bool keep_columns = false;  // codes are converted by lanes that keep their columns
+  std::string reason;         // why this tile: "192 rows by 80 keys, 2 stages: ..."
 
   /// Whether a CTA goes through several row tiles.
   bool stays() const { return persistent || tile.ahead; }
@@ -47,7 +49,8 @@ struct HopperPlan {
 /// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6:
 /// the form of a soft cap), one_base (0, 1: with a form), slopes (0, 1: linear ALiBi by distances
 /// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds (0, 1) and, of e4m3 products with
-/// values of up to 128 columns, promote (1 to 16 tiles).
+/// values of up to 128 columns, promote (1 to 16 tiles); of int8 products
+/// add_floats, and of codes that are converted keep_columns (0, 1).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An

@@ -172,7 +172,7 @@ bool saves(const Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& params = *call.params;
   const attn::Int8CacheWriteParams& save = *call.save;
   const HopperPlan plan =
-      hopper_plan(params, parse_forced_kernel(launcher.forced_kernel()).options);
+      hopper_plan(params, forced_options(launcher.forced_kernel(), kHopperPrefillCandidate.name));
   const int aligned = Alignment()
                           .pointer(save.key)
                           .bytes(save.key_token_stride)
@@ -188,7 +188,7 @@ bool saves(const Launcher& launcher, const AttendCall& call) {
 void launch_hopper(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& params = *call.params;
   const HopperPlan plan =
-      hopper_plan(params, parse_forced_kernel(launcher.forced_kernel()).options);
+      hopper_plan(params, forced_options(launcher.forced_kernel(), kHopperPrefillCandidate.name));
   AttendKernel kernel = hopper_prefill_kernel(params, plan);
   if (kernel.shared_bytes > launcher.target().max_shared_bytes) {
     fail(ErrorKind::kUnsupported,
@@ -304,6 +304,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"int kSlopes", std::to_string(plan.slopes)},
       {"bool kFitTiles", spec_flag(plan.fits_tiles)},
       {"bool kBounds", spec_flag(plan.bounds)}};
+  // Kernels ask whether there is such a constant.
+  if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
+  if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);

@@ -44,8 +44,9 @@ std::string misfit(const Target& target, const AttendCall& call) {
 void launch_tiles(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& params = *call.params;
   const attn::TileListParams& list = *call.list;
-  const HopperPlan plan = hopper_tiles_plan(launcher.target(), params, list,
-                                            parse_forced_kernel(launcher.forced_kernel()).options);
+  const HopperPlan plan =
+      hopper_tiles_plan(launcher.target(), params, list,
+                        forced_options(launcher.forced_kernel(), kHopperTilesCandidate.name));
   const AttendKernel kernel = hopper_tiles_kernel(params, list, plan);
   if (kernel.shared_bytes > launcher.target().max_shared_bytes) {
     fail(ErrorKind::kUnsupported,

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/decode/layout.cuh"
 #include "kernels/attention/prefill_layout.cuh"
 #include "ops/cuda/vector_choice.h"
 
@@ -49,7 +49,7 @@ constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
 constexpr int kDecodeRows = 16;
 
 bool has_token_head_scales(const attn::AttendParams& params) {
-  return params.kv.key_scales != nullptr;
+  return params.kv.key_scales != nullptr && !has_int8_scores(params);
 }
 
 /// What every row of K and V starts on a multiple of, and is one of.
@@ -59,11 +59,11 @@ int copy_bytes(const attn::AttendParams& params) {
   alignment.pointer(kv.key)
       .pointer(kv.value)
       .stride(kv.token_stride_key, kv.element)
-      .stride(kv.token_stride_value, kv.element)
+      .stride(kv.token_stride_value, value_element(params))
       .stride(kv.head_stride_key, kv.element)
-      .stride(kv.head_stride_value, kv.element)
+      .stride(kv.head_stride_value, value_element(params))
       .stride(params.head_size, kv.element)
-      .stride(params.v_head_size, kv.element);
+      .stride(params.v_head_size, value_element(params));
   if (is_paged(params)) alignment.stride(kv.block_stride, kv.element);
   return alignment.common_bytes();
 }
@@ -105,8 +105,8 @@ using Constants = std::vector<std::pair<std::string, std::string>>;
 Constants problem_constants(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;
   const bool soft_cap = score.soft_cap > 0.0f;
-  const bool codes = key_bytes(params) == 1;
-  return {
+  const bool codes = key_bytes(params) == 1 && !has_int8_scores(params);
+  Constants constants = {
       {"attn::Element kQuery", spec_name(params.query_element)},
       {"attn::Element kKeyValue", spec_name(params.kv.element)},
       {"attn::Element kOutput", spec_name(params.output_element)},
@@ -122,6 +122,10 @@ Constants problem_constants(const attn::AttendParams& params) {
       {"bool kTokenHeadScales", spec_flag(codes && has_token_head_scales(params))},
       {"bool kRoundDequantized", spec_flag(codes && params.kv.round_dequantized != 0)},
   };
+  if (has_int8_scores(params)) {
+    constants.emplace_back("attn::Element kInt8Value", spec_name(value_element(params)));
+  }
+  return constants;
 }
 
 attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams& params) {
@@ -213,7 +217,7 @@ int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
   return attn::decode_layout(tile.warps / tile.row_warps, tile.row_warps, tile.all_stages(),
                              params.head_size, params.v_head_size, key_bytes(params),
-                             has_cells(params));
+                             size_of_element(value_element(params)), has_cells(params));
 }
 
 int ctas_of(const PrefillTile&) { return 1; }
@@ -248,6 +252,25 @@ const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target&
   fail(ErrorKind::kUnsupported, "{}", tile_misfit(tiles, target, params));
 }
 
+/// Of int8 scores: products take 32 codes at a time.
+std::string int8_element_misfit(const attn::AttendParams& params) {
+  const attn::Element value = value_element(params);
+  if (params.query_element != attn::Element::kI8 || params.kv.element != attn::Element::kI8 ||
+      (value != attn::Element::kI8 && !is_16_bit(value))) {
+    return fmt::format("scores of int8 codes of {} queries over {} keys and {} values",
+                       short_name(params.query_element), short_name(params.kv.element),
+                       short_name(value));
+  }
+  if (!is_paged(params)) return "scores of int8 codes over contiguous keys";
+  for (const int size : {params.head_size, params.v_head_size}) {
+    if (size % 32 != 0) {
+      return fmt::format("scores of int8 codes: head size {} is not a multiple of 32", size);
+    }
+  }
+  if (params.e4m3_probability != 0) return "probabilities in e4m3: it keeps them in 16 bits";
+  return "";
+}
+
 /// Why the tiled kernels cannot multiply and decode these elements.
 std::string tiled_element_misfit(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
@@ -257,7 +280,7 @@ std::string tiled_element_misfit(const attn::AttendParams& params) {
   // e4m3 queries are multiplied in f16, as are plain codes.
   const bool e4m3_query = query == attn::Element::kE4M3 && codes &&
                           !has_token_head_scales(params) && kv.round_dequantized == 0;
-  if (params.int8.query_scale != nullptr) return "scores of int8 codes: it multiplies 16 bits";
+  if (has_int8_scores(params)) return int8_element_misfit(params);
   if (!e4m3_query && !is_16_bit(query)) {
     return fmt::format("{} queries over {} keys: it multiplies 16 bits", short_name(query),
                        short_name(kv.element));
@@ -465,7 +488,7 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   const bool is_basic =
       form.entry == "decode" || form.entry == "decode_splits" || form.entry == "decode_segments";
   AttendKernel kernel;
-  kernel.spec.source = is_basic ? "attention/decode.cuh" : "attention/decode_forms.cuh";
+  kernel.spec.source = is_basic ? "attention/decode/decode.cuh" : "attention/decode/forms.cuh";
   kernel.spec.function = "attn::" + form.entry;
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),

@@ -58,8 +58,8 @@ std::string problem_name(const attn::AttendParams& params);
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
 /// What is wanted of a decode kernel beside the problem.
 struct DecodeForm {
-  /// Of kernels/attention/decode.cuh ("decode", "decode_splits", "decode_segments") or, of the
-  /// others, decode_forms.cuh.
+  /// Of kernels/attention/decode/decode.cuh ("decode", "decode_splits", "decode_segments") or, of
+  /// the others, decode/forms.cuh.
   std::string entry;
   int parts = 1;              // CTAs that a request's keys are dealt to
   std::int64_t num_ctas = 0;  // of tiles of 16 rows; 0: parts for every row tile of every request

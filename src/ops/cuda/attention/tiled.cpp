@@ -1,14 +1,14 @@
-// The candidates of 16-bit queries: kernels/attention/decode.cuh (decode_forms.cuh) and
-// prefill.cuh. Either can do most calls of attend(); decode is made for few rows, where the memory
-// is the limit, and yields to prefill where there are more. Tiles and constants of both are in
-// spec.h.
+// The candidates of 16-bit queries, and of int8 ones for decode:
+// kernels/attention/decode/decode.cuh (decode/forms.cuh) and prefill.cuh. Either can do most calls
+// of attend(); decode is made for few rows, where the memory is the limit, and yields to prefill
+// where there are more. Tiles and constants of both are in spec.h.
 #include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/decode/layout.cuh"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/attention/hopper_prefill.h"
 #include "ops/cuda/attention/spec.h"
@@ -18,7 +18,7 @@
 namespace attnbench::cuda {
 namespace {
 
-/// The entry of decode.cuh or decode_forms.cuh for the operation; null where there is none.
+/// The entry of decode.cuh or decode/forms.cuh for the operation; null where there is none.
 const char* decode_entry(AttendOperation operation) {
   switch (operation) {
     case AttendOperation::kWhole:
@@ -41,6 +41,8 @@ struct DecodeOptions {
   int warps = 0;
   int stages = 0;
   int ctas = 0;  // of a multiprocessor
+  int save = 1;  // 1: int8 decodes store new keys and values themselves, where they can
+  int few = 0;   // 1: more query rows than decodes have are left to the kernel for them
 };
 
 struct Option {
@@ -54,6 +56,8 @@ constexpr std::array kOptions = {
     Option{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
     Option{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
     Option{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
+    Option{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
+    Option{"few", &DecodeOptions::few, {0, 1, 1, 1, 1}},
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -74,7 +78,7 @@ std::string apply_options(std::string_view options, DecodeOptions* to) {
     if (!is_known) {
       return fmt::format(
           "option '{}': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-          "stages=2 to 6, ctas=1 or 2",
+          "stages=2 to 6, ctas=1 or 2, save=0 or 1, few=0 or 1",
           word);
     }
   }
@@ -86,8 +90,7 @@ std::string decode_options_misfit(std::string_view options) {
 
 DecodeOptions options_of(const Launcher& launcher) {
   DecodeOptions options;
-  const ForcedKernel forced = parse_forced_kernel(launcher.forced_kernel());
-  if (forced.name == kDecodeCandidate.name) apply_options(forced.options, &options);
+  apply_options(forced_options(launcher.forced_kernel(), kDecodeCandidate.name), &options);
   return options;
 }
 
@@ -113,21 +116,46 @@ std::string decode_misfit(const Target& target, const AttendCall& call) {
   return decode_tile_misfit(target, *call.params);
 }
 
+/// Whether decodes by int8 scores are the decode kernel's by themselves. Why not yet: no GPU has
+/// run them. Their predicted times are in docs/performance-history.md, and `hopper_int8_encoder
+/// decodes` holds them against the kernels that are chosen without it.
+constexpr bool kDecodeTakesInt8Scores = false;
+
+/// Why so few of int8 scores: two tiles of a request read its keys twice, the next kernel once.
+int most_rows_of(const attn::AttendParams& params) {
+  constexpr int kMostInt8Rows = 32;
+  return has_int8_scores(params) ? kMostInt8Rows : kMostDecodeRows;
+}
+bool has_more_than_decodes(const attn::AttendParams& params) {
+  return !has_few_rows(params) || max_packed_rows(params) > most_rows_of(params);
+}
+
 /// What is bound by bandwidth is this kernel's, whatever is not, the next one's. Most contiguous
 /// keys are an encoder's, which has as many of them as rows: with windows of 64 patches and 80
 /// columns (one NVIDIA H200, 2026-11-23) this kernel takes 101 us, the Hopper kernel 40.
 std::string decode_yields(const Target& target, const AttendCall& call) {
   constexpr int kMostEncoderRows = 16;
   const attn::AttendParams& params = *call.params;
+  if (has_int8_scores(params) && !kDecodeTakesInt8Scores) {
+    return "scores of int8 codes: only where it is asked for";
+  }
   if (call.operation != AttendOperation::kWhole) return "";
   const std::int64_t rows = max_packed_rows(params);
   const auto reason = [&](int most) {
     return fmt::format("{} query rows of a KV head, from {} on the next is faster", rows, most + 1);
   };
-  if (!has_few_rows(params)) return reason(kMostDecodeRows);
+  if (has_more_than_decodes(params)) return reason(most_rows_of(params));
   const bool is_left =
       !is_paged(params) && rows > kMostEncoderRows && hopper_prefill_misfit(target, params).empty();
   return is_left ? reason(kMostEncoderRows) : "";
+}
+
+/// Why only whole requests: no other kernel for many rows has splits.
+bool decode_leaves(std::string_view options, const AttendCall& call) {
+  DecodeOptions chosen;
+  apply_options(options, &chosen);
+  return chosen.few == 1 && call.operation == AttendOperation::kWhole &&
+         has_more_than_decodes(*call.params);
 }
 
 /// As the CTAs of clusters. Why at most 8: more are no cluster on every device.
@@ -185,9 +213,15 @@ void launch_decode(Launcher& launcher, const AttendCall& call) {
     return launch_joined(launcher, call, options);
   }
   const int parts = call.num_parts();
-  const AttendKernel kernel = decode_kernel(launcher.target(), params,
-                                            form_of(options, decode_entry(call.operation), parts));
+  AttendKernel kernel = decode_kernel(launcher.target(), params,
+                                      form_of(options, decode_entry(call.operation), parts));
   const LaunchShape shape = row_tiles(kernel, params, parts);
+  if (call.save != nullptr) {
+    kernel.spec.function += "_saving";
+    kernel.spec.name += " saving";
+    if (call.split == nullptr) return launch(launcher, kernel.spec, shape, params, *call.save);
+    return launch(launcher, kernel.spec, shape, params, *call.split, *call.save);
+  }
   if (call.split != nullptr) return launch(launcher, kernel.spec, shape, params, *call.split);
   if (call.segments != nullptr) {
     return launch(launcher, kernel.spec, shape, params, *call.segments);
@@ -195,10 +229,37 @@ void launch_decode(Launcher& launcher, const AttendCall& call) {
   launch(launcher, kernel.spec, shape, params);
 }
 
+/// New keys and values by position, of requests whose rows are one tile: several tiles of a request
+/// would read what one of them stores. Splits that are joined have no such form.
+bool decode_saves(const Launcher& launcher, const AttendCall& call) {
+  const attn::AttendParams& params = *call.params;
+  const attn::Int8CacheWriteParams& save = *call.save;
+  const DecodeOptions options = options_of(launcher);
+  if (options.save == 0 || save.slot_mapping != nullptr) return false;
+  if (call.split != nullptr && call.split->arrivals != nullptr) return false;
+  const int aligned = Alignment()
+                          .pointer(save.key)
+                          .bytes(save.key_token_stride)
+                          .bytes(save.key_head_stride)
+                          .pointer(save.value)
+                          .stride(save.value_token_stride, save.value_element)
+                          .stride(save.value_head_stride, save.value_element)
+                          .pointer(save.key_cache)
+                          .bytes(save.block_stride)
+                          .bytes(save.slot_stride)
+                          .bytes(save.head_stride)
+                          .pointer(save.value_cache)
+                          .common_bytes();
+  const DecodeForm form = form_of(options, decode_entry(call.operation), call.num_parts());
+  return aligned >= kRowAlignment &&
+         max_packed_rows(params) <= decode_kernel(launcher.target(), params, form).tile_rows;
+}
+
 std::string prefill_misfit(const Target& target, const AttendCall& call) {
   if (call.operation != AttendOperation::kWhole) {
     return fmt::format("it has no form of {}", operation_name(call.operation));
   }
+  if (has_int8_scores(*call.params)) return "scores of int8 codes: it multiplies 16 bits";
   if (std::string reason = tiled_misfit(*call.params); !reason.empty()) return reason;
   return prefill_tile_misfit(target, *call.params);
 }
@@ -211,7 +272,8 @@ void launch_prefill(Launcher& launcher, const AttendCall& call) {
 }  // namespace
 
 const AttendCandidate kDecodeCandidate{"decode",      decode_misfit,         decode_yields,
-                                       launch_decode, decode_options_misfit, true};
+                                       launch_decode, decode_options_misfit, true,
+                                       decode_saves,  decode_leaves};
 const AttendCandidate kPrefillCandidate{"prefill", prefill_misfit, nullptr, launch_prefill};
 
 }  // namespace attnbench::cuda

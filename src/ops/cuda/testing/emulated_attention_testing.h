@@ -8,7 +8,7 @@
 
 #include "ops/cuda/testing/emulated_cta_testing.h"
 
-#include "kernels/attention/decode.cuh"
+#include "kernels/attention/decode/decode.cuh"
 
 namespace attnbench::cuda {
 
@@ -242,19 +242,7 @@ void run_decode(const attn::AttendParams& params, const Part& part) {
   std::array<float2, Work::kStreams * Work::kTileM> states{};
   EmulatedCta cta(Work::kThreads, static_cast<std::size_t>(Work::kLayout.total));
   cta.run([&] {
-    const int thread = static_cast<int>(threadIdx.x);
-    Work work{params,
-              part,
-              cta.shared(),
-              tile,
-              attn::key_side<Config>(params, tile),
-              attn::value_side<Config>(params, tile),
-              thread,
-              thread % 32,
-              thread / 32,
-              attn::key_scale<Config>(params, 0),
-              attn::value_scale<Config>(params, 0)};
-    work.run(states.data());
+    attn::decode_work<Config>(params, part, cta.shared(), tile, tile).run(states.data());
   });
 }
 

@@ -320,6 +320,7 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define load_matrices_transposed ptx_load_matrices_transposed
 #define transpose_matrix ptx_transpose_matrix
 #define multiply_add ptx_multiply_add
+#define multiply_add_int8 ptx_multiply_add_int8
 #include "kernels/ptx/mma_sync.cuh"
 #undef shared_address
 #undef load_word
@@ -327,6 +328,7 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #undef load_matrices_transposed
 #undef transpose_matrix
 #undef multiply_add
+#undef multiply_add_int8
 #define copy_async ptx_copy_async
 #define close_copy_group ptx_close_copy_group
 #define wait_copy_groups ptx_wait_copy_groups
@@ -446,6 +448,28 @@ void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
       sum += number(lanes[left].a[k / 8 * 2 + i / 2], k % 2) * number(lanes[right].b[k / 8], k % 2);
     }
     c[i] = static_cast<float>(sum);
+  }
+}
+
+inline void multiply_add_int8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  struct Fragments {
+    u32 a[4];
+    u32 b[2];
+  };
+  const auto lanes =
+      attnbench::cuda::running_cta->exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const auto number = [](u32 word, int byte) {
+    return static_cast<int>(static_cast<signed char>(word >> 8 * byte));
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int i = 0; i < 4; ++i) {
+    const int column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 32; ++k) {
+      const auto left = static_cast<std::size_t>(lane / 4 * 4 + k % 16 / 4);
+      const auto right = static_cast<std::size_t>(column * 4 + k % 16 / 4);
+      c[i] +=
+          number(lanes[left].a[k / 16 * 2 + i / 2], k % 4) * number(lanes[right].b[k / 16], k % 4);
+    }
   }
 }
 

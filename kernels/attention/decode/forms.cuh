@@ -10,31 +10,12 @@
 // Config: decode.cuh's; decode_cluster's has kParts, the CTAs of a cluster, too.
 #pragma once
 
-#include "kernels/attention/decode.cuh"
+#include "kernels/attention/decode/decode.cuh"
 #include "kernels/attention/join.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/ptx/cluster.cuh"
 
 namespace attn {
-
-/// The work of one CTA on one run of keys.
-template <class Config, class Part>
-__device__ __forceinline__ Decode<Config, Part> decode_work(const AttendParams& params,
-                                                            const Part& part, unsigned char* memory,
-                                                            const RowTile& tile) {
-  const int thread = static_cast<int>(threadIdx.x);
-  return {params,
-          part,
-          memory,
-          tile,
-          key_side<Config>(params, tile),
-          value_side<Config>(params, tile),
-          thread,
-          thread % 32,
-          thread / 32,
-          key_scale<Config>(params, tile.kv_head),
-          value_scale<Config>(params, tile.kv_head)};
-}
 
 /// Grid: as decode_splits'. The counter of a tile is at ((request * KV heads) + KV head) * row
 /// tiles + row tile; split.arrivals has room for tiles of kArrivalRows.
@@ -55,7 +36,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
   __syncthreads();
   const OneSplit part{split, place.part};
   auto* const memory = reinterpret_cast<unsigned char*>(decode_memory);
-  decode_work<Config>(params, part, memory, tile).run(states);
+  decode_work<Config>(params, part, memory, tile, tile).run(states);
   __syncthreads();  // all of this split's rows are stored
   if (threadIdx.x == 0) {
     const int tiles = static_cast<int>(gridDim.x) /
@@ -117,7 +98,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
   const int rank = static_cast<int>(blockIdx.x % Config::kParts);
   const ClusterSplit part{Config::kParts, rank, states, memory + Work::kLayout.rings,
                           Work::kLayout.output_pitch};
-  auto work = decode_work<Config>(params, part, memory, tile);
+  auto work = decode_work<Config>(params, part, memory, tile, tile);
   work.run(states);
   sync_cluster();
   join_cluster<Config, Config::kParts>(params, tile, rank, work.rows(), shared_address(states),
@@ -207,7 +188,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     if (threadIdx.x == 0) tile = mine;
     __syncthreads();
     const PlannedSplit part = planned_split(params, plan, record, index);
-    decode_work<Config>(params, part, reinterpret_cast<unsigned char*>(decode_memory), tile)
+    decode_work<Config>(params, part, reinterpret_cast<unsigned char*>(decode_memory), tile, tile)
         .run(states);
   }
 }

@@ -38,12 +38,14 @@ struct DecodeLayout {
   int total;
 };
 
-/// `element_bytes` of a key or value: 2, or 1 for codes; `cells`: rows are those of cells.cuh.
+/// `element_bytes` of a key: 2, or 1 for codes; `value_bytes` the same of a value; `cells`: rows
+/// are those of cells.cuh.
 ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stages, int head_size,
-                                             int v_head_size, int element_bytes, bool cells) {
+                                             int v_head_size, int element_bytes, int value_bytes,
+                                             bool cells) {
   const int query_pitch = (head_size + 15) / 16 * 32 + 16;
   const int pitch = decode_pitch(head_size, element_bytes, cells);
-  const int value_pitch = decode_pitch(v_head_size, element_bytes, cells);
+  const int value_pitch = decode_pitch(v_head_size, value_bytes, cells);
   DecodeLayout layout{};
   layout.weights = layout.rows + row_blocks * 16 * 16;
   layout.sinks = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);

@@ -1,0 +1,96 @@
+// What every part of the decode kernel (decode.cuh) goes by: its sizes, who a thread is, and where
+// things lie in shared memory.
+#pragma once
+
+#include "kernels/attention/decode/layout.cuh"
+#include "kernels/attention/kv_rows.cuh"
+#include "kernels/attention/rows.cuh"
+#include "kernels/attention/softmax.cuh"
+#include "kernels/attention/transposed.cuh"
+#include "kernels/common/platform.cuh"
+#include "kernels/ptx/arrivals.cuh"
+
+namespace attn {
+
+/// Streams of a CTA: each has its own keys and its own ring.
+template <class Config>
+constexpr int kStreamsOf = Config::kWarps / Config::kRowWarps;
+
+template <class Config, class Part>
+struct DecodeShape {
+  static constexpr int kThreads = Config::kWarps * 32;
+  static constexpr int kStreams = kStreamsOf<Config>;
+  static constexpr int kWarpRows = Config::kRowBlocks * 16;
+  static constexpr int kTileM = Config::kRowWarps * kWarpRows;
+  static constexpr int kKeys = 16;  // of one step
+  static constexpr int kDepth = round_up(Config::kHeadSize, 16);
+  using Format = Formats<Config>;
+  static constexpr bool kCodes = Format::kCodes;
+  static constexpr bool kValueCodes = Format::kValueCodes;
+  static constexpr int kElementBytes = size_of(Config::kKeyValue);
+  static constexpr int kValueBytes = size_of(kStoredValue<Config>);
+  static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
+  static constexpr bool kCells = Format::kTokenHeadScales && Config::kCells;
+  static constexpr int kPitch = decode_pitch(Config::kHeadSize, kElementBytes, kCells);
+  static constexpr int kValuePitch = decode_pitch(Config::kVHeadSize, kValueBytes, kCells);
+  static constexpr int kColumnBlocks = round_up(Config::kVHeadSize, kValueCodes ? 32 : 16) / 8;
+  static constexpr int kValueBlocks = Config::kTransposed ? kColumnBlocks / 2 : kColumnBlocks;
+  static constexpr int kQuerySteps = kDepth / (Format::kInt8 ? 32 : 16);
+  static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
+  static constexpr bool kHoldValues = kValueCodes && kColumnBlocks <= 16;
+  static constexpr DecodeLayout kLayout =
+      decode_layout(kStreams, Config::kRowWarps* Config::kRowBlocks, Config::kStages,
+                    Config::kHeadSize, Config::kVHeadSize, kElementBytes, kValueBytes, kCells);
+  static_assert(kStreams * Config::kRowWarps == Config::kWarps);
+  static_assert(Config::kRowWarps == 1 || !Config::kTransposed);
+  using Place = Choose<Config::kTransposed, KeysByRows, RowsByKeys>;
+  static constexpr int kKeyBlocks = Config::kTransposed ? 1 : 2;
+  using RowScale = RowFactors<Config::kRowBlocks>;
+  /// Output of a thread's rows, and their state.
+  using Output = float[Config::kRowBlocks][kValueBlocks][4];
+  using State = SoftmaxState<Config::kRowBlocks>;
+
+  const AttendParams& params;
+  const Part& part;
+  unsigned char* memory;
+  const RowTile& tile;
+  Side key;
+  Side value;
+  int thread;
+  int lane;
+  int warp;
+
+  __device__ int stream() const { return warp / Config::kRowWarps; }
+  /// Of this warp's rows, in the tile.
+  __device__ int first_row() const { return warp % Config::kRowWarps * kWarpRows; }
+  __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
+  __device__ Row* rows_of_warp() { return rows() + first_row(); }
+  /// The warps of a stream; what each wrote to shared memory is there.
+  __device__ void sync_stream() const {
+    if constexpr (Config::kRowWarps == 1) {
+      __syncwarp();
+    } else {
+      meet_threads(1 + stream(), Config::kRowWarps * 32);
+    }
+  }
+  /// Factors of the streams' outputs of a row, once weigh_streams() has made them.
+  __device__ float* weights_of(int row) {
+    constexpr int kPerRow = (kStreams + 3) / 4 * 4;
+    return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
+  }
+  /// In log2 units; -inf for none.
+  __device__ float* sinks() { return reinterpret_cast<float*>(memory + kLayout.sinks); }
+  __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
+  /// Where this stream's step lies in its ring: keys, then values, then their scales.
+  __device__ unsigned char* stage(int step) {
+    const int slot = stream() * Config::kStages + step % Config::kStages;
+    return memory + kLayout.rings + slot * kLayout.stage_bytes;
+  }
+  /// Output of one row of one stream, f32.
+  __device__ float* output_of(int of_stream, int row) {
+    return reinterpret_cast<float*>(memory + kLayout.rings +
+                                    (of_stream * kTileM + row) * kLayout.output_pitch);
+  }
+};
+
+}  // namespace attn
