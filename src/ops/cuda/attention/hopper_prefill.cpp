@@ -303,7 +303,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kOneBase", spec_flag(plan.one_base)},
       {"int kSlopes", std::to_string(plan.slopes)},
       {"bool kFitTiles", spec_flag(plan.fits_tiles)},
-      {"bool kBounds", spec_flag(plan.bounds)}};
+      {"bool kBounds", spec_flag(plan.bounds)},
+      {"bool kOrdered", spec_flag(plan.ordered)},
+      {"int kSums", std::to_string(plan.sums)}};
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
