@@ -55,9 +55,10 @@ __device__ __forceinline__ int hidden(int number) {
 /// compute meanwhile.
 __device__ __forceinline__ void order_after(float number) {
 #ifdef __CUDA_ARCH__
-  asm volatile("{\n.reg .pred sleeps;\nsetp.lt.f32 sleeps, %0, 0f00000000;\n"
-               "@sleeps nanosleep.u32 0;\n}\n" ::"f"(number)
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred sleeps;\nsetp.lt.f32 sleeps, %0, 0f00000000;\n"
+      "@sleeps nanosleep.u32 0;\n}\n" ::"f"(number)
+      : "memory");
 #else
   static_cast<void>(number);
 #endif

@@ -77,8 +77,7 @@ struct HopperConsumer : HopperProducts<Config> {
     }
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
-      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state,
-                                                               between);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state, between);
     } else {
       return weigh_scores<Shape::kTransposes, Config::kBounds>(
           r.s, Config::kScaleFirst ? 1.0f : factor, r.state, between);

@@ -5,9 +5,9 @@
 // Tensor cores of SM 9.0 keep about 13 bits of sums of e4m3 products: a sum that has become large
 // stops growing. So these go to accumulators that start from zero every kPromote tiles, and from
 // there into O, where f32 sums have 24 bits (promotion). Where both do not fit into the registers
-// beside each other, a tile is multiplied piece by piece of its columns, through one small set. With
-// kSums the pieces are multiplied while weights of the next tile are computed: a tile may then be
-// twice as wide, as its sums take half or a quarter of the registers.
+// beside each other, a tile is multiplied piece by piece of its columns, through one small set.
+// With kSums the pieces are multiplied while weights of the next tile are computed: a tile may then
+// be twice as wide, as its sums take half or a quarter of the registers.
 #pragma once
 
 #include "kernels/attention/hopper/consumer_place.cuh"
@@ -61,7 +61,7 @@ struct HopperProducts : HopperPlace<Config> {
   /// Whether pieces are multiplied between the exponentials of the next tile, HopperPlan::sums.
   static constexpr bool kInterleaves = kPromotes && Config::kSums > 0;
   /// Columns that are summed beside O. More than 128 do not fit beside them and the scores.
-  static constexpr int kSumColumns = kInterleaves                             ? Config::kSums
+  static constexpr int kSumColumns = kInterleaves                            ? Config::kSums
                                      : !kPromotes || Shape::kVColumns <= 128 ? Shape::kVColumns
                                      : Shape::kVColumns % 64 == 0            ? 64
                                                                              : 32;
