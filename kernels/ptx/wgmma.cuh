@@ -49,6 +49,21 @@ __device__ __forceinline__ int hidden(int number) {
   return number;
 }
 
+/// What is waited for from here on is not waited for before `number`, which is not negative, has
+/// been computed: an instruction that would sleep if it were. Why: to ptxas a wait for products
+/// depends on nothing but products, and it has the warp wait before it computes what it could
+/// compute meanwhile.
+__device__ __forceinline__ void order_after(float number) {
+#ifdef __CUDA_ARCH__
+  asm volatile(
+      "{\n.reg .pred sleeps;\nsetp.lt.f32 sleeps, %0, 0f00000000;\n"
+      "@sleeps nanosleep.u32 0;\n}\n" ::"f"(number)
+      : "memory");
+#else
+  static_cast<void>(number);
+#endif
+}
+
 template <int kBlocks>
 __device__ __forceinline__ void fence_registers(int (&d)[kBlocks][4]) {
 #pragma unroll

@@ -39,6 +39,7 @@ struct HopperTransposer {
                                 : kKeyGroups % 4 == 0   ? 4
                                 : kKeyGroups % 3 == 0   ? 3
                                 : kKeyGroups % 2 == 0   ? 2
+                                : Config::kSums > 0     ? 3  // and what is left
                                                         : 1;
 
   const Shape& shape;
@@ -70,11 +71,11 @@ struct HopperTransposer {
       for (int first = 0; first < kKeyGroups; first += kBatch) {
         u32 pairs[kBatch][4];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
+        for (int i = 0; i < kBatch && first + i < kKeyGroups; ++i) {
           load_matrices_transposed(column + (first + i) * 4 * kFrom.group_stride, pairs[i]);
         }
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
+        for (int i = 0; i < kBatch && first + i < kKeyGroups; ++i) {
           u32 rows[4];
           part_columns(pairs[i][0], pairs[i][1], rows[0], rows[1]);
           part_columns(pairs[i][2], pairs[i][3], rows[2], rows[3]);

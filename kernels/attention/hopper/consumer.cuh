@@ -37,15 +37,19 @@ struct HopperConsumer : HopperProducts<Config> {
   using Place::tile;
   using Place::warp_row;
   using Products::accumulators;
+  using Products::between_exponentials;
   using Products::fence_scores;
   using Products::fence_scores_to_come;
   using Products::keys;
   using Products::keys_operand;
+  using Products::kInterleaves;
   using Products::kKeyBlocks;
+  using Products::kPieces;
   using Products::kSumBlocks;
   using Products::kValueBlocks;
   using Products::multiply_pieces;
   using Products::pack_all;
+  using Products::promote;
   using Products::promote_when_due;
   using Products::queue_scores;
   using Products::queue_values;
@@ -57,8 +61,10 @@ struct HopperConsumer : HopperProducts<Config> {
   using Registers = typename Products::Registers;
 
   /// S of the tile at `first_key` -> weights. `masked`: some of this warpgroup's rows may not see
-  /// some of its keys.
-  __device__ __forceinline__ DueRescale weigh(Registers& r, int first_key, bool masked) const {
+  /// some of its keys. `between`: weigh_scores(), of e4m3 products.
+  template <class Between>
+  __device__ __forceinline__ DueRescale weigh(Registers& r, int first_key, bool masked,
+                                              const Between& between) const {
     const ScoreParams& score = shape.params.score;
     const float factor = Shape::kCodes ? r.factor : score.softmax_scale * kLog2E;
     if constexpr (Config::kCap > 0) return weigh_capped(r, first_key, masked);
@@ -71,11 +77,14 @@ struct HopperConsumer : HopperProducts<Config> {
     }
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
-      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state, between);
     } else {
       return weigh_scores<Shape::kTransposes, Config::kBounds>(
-          r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
+          r.s, Config::kScaleFirst ? 1.0f : factor, r.state, between);
     }
+  }
+  __device__ __forceinline__ DueRescale weigh(Registers& r, int first_key, bool masked) const {
+    return weigh(r, first_key, masked, [](int, int, float) {});
   }
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
   __device__ __forceinline__ DueRescale weigh_capped(Registers& r, int first_key,
@@ -84,7 +93,7 @@ struct HopperConsumer : HopperProducts<Config> {
     cap_scores<Config::kCap>(r.s, shape.grid.cap);
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
-    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state);
+    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state, [](int, int, float) {});
   }
   /// With slopes of ALiBi for keys by their positions.
   __device__ __forceinline__ DueRescale weigh_biased(Registers& r, int first_key,
@@ -205,11 +214,20 @@ struct HopperConsumer : HopperProducts<Config> {
     leave(shape.key_empty(keys.stage));
     keys.advance();
     scale_scores(r);
-    const DueRescale due = weigh(r, plan.first_key(n), kEdge && plan.masks(n));
+    const DueRescale due =
+        weigh(r, plan.first_key(n), kEdge && plan.masks(n),
+              [&](int i, int all, float sum) { between_exponentials(r, value, i, all, sum); });
+    if constexpr (Config::kOrdered || kInterleaves) {
+      order_after(r.state.sum[0][0] + r.state.sum[0][1]);
+    }
     fence_registers(r.s);
     await_products<0>();
     fence_registers(accumulators(r));
-    multiply_pieces(r, value);
+    if constexpr (kInterleaves) {
+      promote(r, kPieces - 1);
+    } else {
+      multiply_pieces(r, value);
+    }
     leave(shape.value_empty(values.stage));
     values.advance();
     pack_all(r);

@@ -6,6 +6,8 @@
 // stops growing. So these go to accumulators that start from zero every kPromote tiles, and from
 // there into O, where f32 sums have 24 bits (promotion). Where both do not fit into the registers
 // beside each other, a tile is multiplied piece by piece of its columns, through one small set.
+// With kSums the pieces are multiplied while weights of the next tile are computed: a tile may then
+// be twice as wide, as its sums take half or a quarter of the registers.
 #pragma once
 
 #include "kernels/attention/hopper/consumer_place.cuh"
@@ -56,11 +58,15 @@ struct HopperProducts : HopperPlace<Config> {
   static constexpr int kValueSteps = Config::kTileN * value_operand_bytes(Shape::kTile) / 32;
 
   static constexpr bool kPromotes = Shape::kTransposes && Config::kPromote > 0;
+  /// Whether pieces are multiplied between the exponentials of the next tile, HopperPlan::sums.
+  static constexpr bool kInterleaves = kPromotes && Config::kSums > 0;
   /// Columns that are summed beside O. More than 128 do not fit beside them and the scores.
-  static constexpr int kSumColumns = !kPromotes || Shape::kVColumns <= 128 ? Shape::kVColumns
-                                     : Shape::kVColumns % 64 == 0          ? 64
-                                                                           : 32;
+  static constexpr int kSumColumns = kInterleaves                            ? Config::kSums
+                                     : !kPromotes || Shape::kVColumns <= 128 ? Shape::kVColumns
+                                     : Shape::kVColumns % 64 == 0            ? 64
+                                                                             : 32;
   static constexpr int kPieces = Shape::kVColumns / kSumColumns;
+  static_assert(Shape::kVColumns % kSumColumns == 0 && (!kInterleaves || kPieces > 1));
   /// Sums of one tile: the first product of each need not know what was there before.
   static constexpr bool kFreshSums = kPromotes && (kPieces > 1 || Config::kPromote == 1);
   static constexpr int kSumBlocks = kPromotes ? kSumColumns / 8 : 1;
@@ -206,6 +212,27 @@ struct HopperProducts : HopperPlace<Config> {
         fence_registers(accumulators(r));
         promote(r, piece);
       }
+    }
+  }
+  /// The product of the piece before `piece` into O, and this one's under way.
+  __device__ __forceinline__ void change_piece(Registers& r, u64 value, int piece) const {
+    await_products<0>();
+    fence_registers(accumulators(r));
+    promote(r, piece - 1);
+    fence_registers(accumulators(r));
+    wgmma_fence();
+    queue_values(r, value, piece);
+  }
+  /// What weigh() calls before pair `i` of the weights' `all`, of which `sum` is a sum: with
+  /// kInterleaves pieces change at equal distances, for the first time when the maximum is known.
+  __device__ __forceinline__ void between_exponentials(Registers& r, u64 value, int i, int all,
+                                                       float sum) const {
+    if constexpr (kInterleaves) {
+      const int turn = i * (kPieces - 1) / all;
+      const bool is_due = i == 0 || turn != (i - 1) * (kPieces - 1) / all;
+      if (!is_due) return;
+      if (i > 0) order_after(sum);
+      change_piece(r, value, turn + 1);
     }
   }
   /// After every kPromote tiles, or the last. Why not where a warp's base changes: whether sums

@@ -92,10 +92,11 @@ __device__ __forceinline__ float factor_of(const float (&factors)[2], int half) 
 
 /// s -> P = 2^(s * factor - base), row sums grow; `factor` is > 0, or 1 where scores are scaled
 /// already. Masked scores are -inf and give P = 0.
-/// kBounds: by bound_scores(), which is exact where a base may rise.
-template <bool kCodes, bool kBounds, class Factor, int kKeyBlocks>
+/// kBounds: by bound_scores(), which is exact where a base may rise. Before pair `i` of the `all`
+/// that a thread has between(i, all, a sum of the last ones) is called.
+template <bool kCodes, bool kBounds, class Factor, int kKeyBlocks, class Between>
 __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], const Factor& factor,
-                                                   SoftmaxState<1>& state) {
+                                                   SoftmaxState<1>& state, const Between& between) {
   float most[2];
   most_scores<kBounds>(s, most);
   most[0] *= factor_of(factor, 0);
@@ -116,6 +117,7 @@ __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], co
     float odd = 0.0f;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n) {
+      between(half * kKeyBlocks + n, 2 * kKeyBlocks, even);
       s[n][half * 2] = exp2_fast(fmaf(s[n][half * 2], row_factor, -base));
       s[n][half * 2 + 1] = exp2_fast(fmaf(s[n][half * 2 + 1], row_factor, -base));
       even += s[n][half * 2];

@@ -86,8 +86,8 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
 /// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
-/// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds
-/// (HopperPlan::fits_tiles, bounds)
+/// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds, kOrdered, kSums
+/// (HopperPlan::fits_tiles, bounds, ordered, sums)
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;

@@ -171,6 +171,10 @@ TEST_CASE("forms of int8 scores by the Hopper kernel give on the GPU what the CP
   check_on_hopper(hopper_int8_form_cases());
 }
 
+TEST_CASE("forms of e4m3 products by the Hopper kernel give on the GPU what the CPU gives") {
+  check_on_hopper(hopper_code_form_operation_cases());
+}
+
 TEST_CASE("attention by a list of tiles gives on the GPU what it gives on the CPU") {
   std::vector<OperationCase> cases;
   add_tile_cases(cases);

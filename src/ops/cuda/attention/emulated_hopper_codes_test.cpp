@@ -172,6 +172,88 @@ TEST_CASE("the Hopper kernel on emulated threads gives NaN of e4m3 to the rows t
   check<Codes256>(hopper_codes("e4m3 special values, d256", 256, 256, 16), {}, true);
 }
 
+/// Sums of a tile by pieces of its columns, beside weights of the next tile.
+struct Pieces128 : CodesPaged {
+  static constexpr int kTileN = 160;
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 64;
+};
+struct PiecesRagged : Codes128 {
+  static constexpr int kTileN = 192;
+  static constexpr int kStages = 2;
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 32;
+  static constexpr bool kBounds = true;
+};
+struct PiecesOfThree : CodesPaged {
+  static constexpr int kConsumers = 3;
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 32;
+  static constexpr bool kPingPong = false;
+};
+struct Pieces64 : Codes64 {
+  static constexpr int kBlockSize = 64;
+  static constexpr bool kLeft = false;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 224;
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 32;
+};
+struct Pieces96 : Codes96 {
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 32;
+};
+struct Pieces256 : Codes256 {
+  static constexpr int kSums = 64;
+};
+struct PiecesCap : CodesCap {
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 64;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads sums e4m3 by pieces beside weights") {
+  AttendCase c = hopper_codes("e4m3 by two pieces, pages of 16", 128, 128, 16);
+  check<Pieces128>(c, "tile_n=160");
+  c.window_right = -1;
+  check<Pieces128>(c, "tile_n=160");
+  c = hopper_codes("e4m3 by four pieces, ragged");
+  check<PiecesRagged>(c, "tile_n=192:stages=2");
+  c.window_left = 50;
+  check<PiecesRagged>(c, "tile_n=192:stages=2");
+  check<PiecesOfThree>(hopper_codes("e4m3 by pieces of three consumers", 128, 128, 16),
+                       "consumers=3:ping_pong=0");
+  check<Pieces64>(hopper_codes("e4m3 d64 by pieces, pages of 64", 64, 64, 64),
+                  "consumers=2:tile_n=224");
+  c = hopper_codes("e4m3 d96 by pieces to f32", 96, 96, 16);
+  c.output = Dtype::kF32;
+  check<Pieces96>(c);
+  check<Pieces256>(hopper_codes("e4m3 d256 by pieces beside weights", 256, 256, 16));
+  c = hopper_codes("e4m3 soft cap by pieces", 128, 128, 16);
+  c.soft_cap = 3.0f;
+  check<PiecesCap>(c);
+  c = hopper_codes("e4m3 sinks by pieces", 128, 128, 16);
+  c.has_sinks = true;
+  check<Pieces128>(c, "tile_n=160");
+}
+
+TEST_CASE("sums by pieces give NaN of e4m3 to the rows that see them") {
+  check<Pieces128>(hopper_codes("e4m3 special values by pieces", 128, 128, 16), "tile_n=160", true);
+  check<PiecesRagged>(hopper_codes("e4m3 special values by four pieces"), "tile_n=192:stages=2",
+                      true);
+}
+
+struct Ordered128 : Codes128 {
+  static constexpr bool kOrdered = true;
+};
+struct OrderedBf16 : Ragged128 {
+  static constexpr bool kOrdered = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads computes weights before it waits") {
+  check<Ordered128>(hopper_codes("e4m3 in order"));
+  check<OrderedBf16>(hopper_batch("bf16 in order"), "consumers=3:tile_n=80");
+}
+
 struct Fast128 : Codes128 {
   static constexpr int kTileN = 192;
   static constexpr int kStages = 2;
@@ -184,6 +266,11 @@ struct FastSumsToF32 : Fast128 {
 struct SumsToF32 : Codes128 {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
+};
+struct PiecesToF32 : SumsToF32 {
+  static constexpr int kTileN = 160;
+  static constexpr int kPromote = 1;
+  static constexpr int kSums = 64;
 };
 
 /// Equal weights, and values of one sign that need all digits of a sum.
@@ -206,14 +293,14 @@ class OneSign final : public ForwardingOps {
 
 /// By how much of itself the sum over 6,144 keys is off.
 template <class Config>
-double error_of_sums(bool is_fast) {
+double error_of_sums(bool is_fast, const std::string& options = {}) {
   AttendCase c = hopper_codes("values of one sign");
   c.query_lens = {1};
   c.context_lens = {6143};
   c.output = Dtype::kF32;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   c.fast_fp8_sums = is_fast ? 1 : 0;
-  EmulatedOps<Config> emulated(*cpu, "");
+  EmulatedOps<Config> emulated(*cpu, options);
   OneSign by_kernel(emulated);
   OneSign by_cpu(*cpu);
   const double expected = run_attend(by_cpu, c)[0].at(0);
@@ -222,6 +309,7 @@ double error_of_sums(bool is_fast) {
 
 TEST_CASE("sums of e4m3 products reach f32 tile by tile, and with fast sums keep 13 bits") {
   CHECK(error_of_sums<SumsToF32>(false) < 3e-4);
+  CHECK(error_of_sums<PiecesToF32>(false, "tile_n=160") < 3e-4);
   CHECK(error_of_sums<FastSumsToF32>(true) > 2e-3);
 }
 

@@ -48,6 +48,8 @@ struct Ragged128 {
   static constexpr int kSlopes = 0;
   static constexpr bool kFitTiles = false;
   static constexpr bool kBounds = false;
+  static constexpr bool kOrdered = false;
+  static constexpr int kSums = 0;
 };
 
 /// What the kernel is run with: the columns of a case are all of its values' unless it says so.
@@ -92,7 +94,9 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kOneBase),
                                         text(Config::kSlopes),
                                         text(Config::kFitTiles),
-                                        text(Config::kBounds)};
+                                        text(Config::kBounds),
+                                        text(Config::kOrdered),
+                                        text(Config::kSums)};
   if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
   if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
@@ -197,9 +201,10 @@ class EmulatedOps final : public ForwardingOps {
   EmulatedOps(Ops& cpu, const std::string& options)
       : ForwardingOps(cpu),
         options_(options + (options.empty() ? "" : ":") +
-                 fmt::format("ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}",
-                             Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
-                             Config::kOneBase)) {}
+                 fmt::format(
+                     "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}",
+                     Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
+                     Config::kOneBase, Config::kOrdered, Config::kSums)) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

@@ -234,6 +234,33 @@ inline std::vector<HopperCase> hopper_feature_cases() {
   return cases;
 }
 
+/// Forms of e4m3 products that options choose.
+inline std::vector<HopperCase> hopper_code_form_cases() {
+  std::vector<HopperCase> cases;
+  const auto add = [&](AttendCase c, const std::string& options) {
+    c.name += " by " + options;
+    cases.push_back({c, "hopper_prefill" + options});
+  };
+  AttendCase c = hopper_codes("hopper e4m3 d128 longer", 128, 128, 16);
+  c.query_lens = {700, 300, 1, 900};
+  c.context_lens = {500, 0, 90, 10};
+  for (const char* options : {":ordered=1", ":tile_n=128:sums=64", ":tile_n=160:sums=64",
+                              ":tile_n=160:sums=64:bounds=1", ":tile_n=192:stages=2:sums=32",
+                              ":consumers=3:sums=32:ping_pong=0:fixed_base=1", ":promote=4"}) {
+    add(c, options);
+  }
+  c.window_right = -1;
+  add(c, ":tile_n=160:sums=64");
+  add(hopper_codes("hopper e4m3 d128 ragged"), ":tile_n=160:sums=64");
+  c = hopper_codes("hopper e4m3 d64", 64, 64, 64);
+  add(c, ":tile_n=128:sums=32");
+  add(c, ":consumers=2:tile_n=224:sums=32");
+  c = hopper_codes("hopper e4m3 d256", 256, 256, 16);
+  add(c, ":sums=64");
+  add(c, ":tile_n=96:stages=2:sums=32");
+  return cases;
+}
+
 /// Scores of int8 codes (semantics §11.4): levels, head sizes, pages, masks.
 inline std::vector<Int8AttendCase> hopper_int8_cases() {
   std::vector<Int8AttendCase> cases;
@@ -311,6 +338,9 @@ inline std::vector<OperationCase> hopper_int8_form_cases() {
     cases.push_back(int8_operation("hopper_prefill:add_floats=1:keep_columns=1", c));
   }
   return cases;
+}
+inline std::vector<OperationCase> hopper_code_form_operation_cases() {
+  return forced_operations(hopper_code_form_cases());
 }
 /// Of one-byte keys and values.
 inline std::vector<OperationCase> hopper_code_operation_cases() {

@@ -289,6 +289,8 @@ constexpr std::array kOptions = {
     Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
     Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
     Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
+    Option{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
+    Option{"sums", 0, 128, 32, [](HopperPlan& plan, int n) { plan.sums = n; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
@@ -323,6 +325,8 @@ std::string apply_options(std::string_view options, HopperPlan* plan) {
 
 /// Sets how many tiles' e4m3 products the tensor cores sum; why the tile cannot be, or "".
 std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
+  const bool has_sums = has_e4m3_products(params) && params.fast_fp8_sums == 0;
+  if (!has_sums) plan.sums = 0;
   if (!has_e4m3_products(params)) {
     plan.promote = 0;
     return "";
@@ -333,7 +337,12 @@ std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
   // Each step of 32 keys cuts what lies more than 13 bits below the sum, 2^-14 of it on average.
   // Where all values have one sign, a sum of the 6 steps of 192 keys is 1.8e-4 too small, one of
   // 131,072 keys 13 %. Wider heads are summed piece by piece, each tile anew.
-  const bool by_pieces = params.v_head_size > kMostWholeSums;
+  const bool by_pieces = params.v_head_size > kMostWholeSums || plan.sums > 0;
+  const int columns = attn::padded_columns(multiplied_columns(params), 1);
+  if (plan.sums > 0 && (plan.sums >= columns || columns % plan.sums != 0)) {
+    return fmt::format("sums={}: the {} columns of values are not several times as many", plan.sums,
+                       columns);
+  }
   if (params.fast_fp8_sums == 0 && plan.promote == 0) {
     plan.promote = std::max(kPromotedKeys / plan.tile.tile_n, 1);
   }
@@ -345,7 +354,10 @@ std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
 std::string sums_text(const attn::AttendParams& params, const HopperPlan& plan) {
   if (!has_e4m3_products(params)) return "";
   if (plan.promote == 0) return ", fast sums of 13 bits";
-  return fmt::format(", sums of {} keys promoted to f32", plan.promote * plan.tile.tile_n);
+  const std::string pieces =
+      plan.sums > 0 ? fmt::format(", {} columns at a time beside weights", plan.sums) : "";
+  return fmt::format(", sums of {} keys promoted to f32{}", plan.promote * plan.tile.tile_n,
+                     pieces);
 }
 
 }  // namespace
@@ -431,7 +443,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
       plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
@@ -439,7 +451,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
       plan.slopes > 0 ? ", slopes by distances in a tile" : "",
       plan.fits_tiles ? ", tiles end with the window" : "",
-      plan.bounds ? ", maxima by integers" : "",
+      plan.bounds ? ", maxima by integers" : "", plan.ordered ? ", weights before waits" : "",
       plan.add_floats ? ", integers to f32 by additions" : "",
       plan.keep_columns ? ", codes by lanes that keep their columns" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");

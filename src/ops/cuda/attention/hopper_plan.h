@@ -31,7 +31,13 @@ struct HopperPlan {
   bool scales_first = false;  // scores are transformed by transform_scores()
   bool fits_tiles = false;    // windows over pages: tiles of keys end with those that rows see
   bool bounds = false;        // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
-  int group = 1;              // attn::HopperGrid
+  // Weights are computed before a product is waited for, which ptxas would do the other way round:
+  // order_after() of ptx/wgmma.cuh.
+  bool ordered = false;
+  // e4m3: columns whose sums lie beside the output, piece by piece of these, while weights of the
+  // next tile are computed; 0: all up to 128, wider ones by pieces after the weights.
+  int sums = 0;
+  int group = 1;  // attn::HopperGrid
   bool reverse = false;
   bool add_floats = false;    // int8 products become f32 by additions, not by conversions
   bool keep_columns = false;  // codes are converted by lanes that keep their columns
@@ -48,9 +54,9 @@ struct HopperPlan {
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
 /// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6:
 /// the form of a soft cap), one_base (0, 1: with a form), slopes (0, 1: linear ALiBi by distances
-/// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds (0, 1) and, of e4m3 products with
-/// values of up to 128 columns, promote (1 to 16 tiles); of int8 products
-/// add_floats, and of codes that are converted keep_columns (0, 1).
+/// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds, ordered (0, 1), of e4m3 products
+/// sums (0, 32, 64, 96, 128) and with values of up to 128 columns promote (1 to 16 tiles), of int8
+/// products add_floats, and of codes that are converted keep_columns (0, 1).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An

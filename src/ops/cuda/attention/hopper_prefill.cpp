@@ -303,7 +303,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kOneBase", spec_flag(plan.one_base)},
       {"int kSlopes", std::to_string(plan.slopes)},
       {"bool kFitTiles", spec_flag(plan.fits_tiles)},
-      {"bool kBounds", spec_flag(plan.bounds)}};
+      {"bool kBounds", spec_flag(plan.bounds)},
+      {"bool kOrdered", spec_flag(plan.ordered)},
+      {"int kSums", std::to_string(plan.sums)}};
   // Kernels ask whether there is such a constant.
   if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
   if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));

@@ -224,12 +224,20 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for two sums, unless t
   CHECK(hopper_plan(codes(256, 256).params).promote == 1);
   CHECK(hopper_plan(codes().params, "promote=4").promote == 4);
   CHECK(hopper_plan(codes(256, 256).params, "promote=4").promote == 1);  // piece by piece
+  // Pieces beside weights, on request only: each tile's sums start anew.
+  CHECK(hopper_plan(codes().params).sums == 0);
+  const HopperPlan pieces = hopper_plan(codes().params, "tile_n=160:sums=64:promote=4");
+  CHECK(pieces.sums == 64);
+  CHECK(pieces.promote == 1);
+  CHECK(pieces.reason.find(", sums of 160 keys promoted to f32, 64 columns at a time beside") !=
+        std::string::npos);
   CHECK(hopper_plan(codes().params).reason.find(", sums of 192 keys promoted to f32: ") !=
         std::string::npos);
   Problem fast = codes();
   fast.params.fast_fp8_sums = 1;
   CHECK(plan_text(fast) == "128x192");
   CHECK(hopper_plan(fast.params).promote == 0);
+  CHECK(hopper_plan(fast.params, "sums=64").sums == 0);
   CHECK(hopper_plan(fast.params).reason.find(", fast sums of 13 bits: ") != std::string::npos);
   Problem capped = codes(64, 64);
   capped.params.score.soft_cap = 30.0f;
@@ -237,9 +245,15 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for two sums, unless t
   CHECK_THROWS_WITH_AS(hopper_plan(codes().params, "tile_n=80"),
                        "kernel hopper_prefill: tile_n=80: e4m3 products take multiples of 32 keys",
                        Error);
+  CHECK_THROWS_WITH_AS(
+      hopper_plan(codes(64, 64).params, "sums=64"),
+      "kernel hopper_prefill: sums=64: the 64 columns of values are not several times as many",
+      Error);
+  CHECK_THROWS_AS(hopper_plan(codes(96, 96).params, "sums=64"), Error);
   CHECK_THROWS_AS(hopper_plan(codes().params, "ahead=1"), Error);
   CHECK(plan_text(converted()) == "192x80");
   CHECK(hopper_plan(converted().params, "promote=4").promote == 0);  // nothing to promote
+  CHECK(hopper_plan(converted().params, "sums=64").sums == 0);
 }
 
 TEST_CASE("boxes of e4m3 have lines of twice the elements") {
