@@ -115,37 +115,20 @@ std::string problem_text(const nlohmann::ordered_json& json) {
   return "{" + text + "\n}\n";
 }
 
-/// Takes out the keys of a section, and of sections in it, that are off or left to the backends.
-void erase_unset(nlohmann::ordered_json& section) {
-  for (auto item = section.begin(); item != section.end();) {
-    if (item->is_object()) erase_unset(*item);
-    const bool is_unset = *item == "auto" || item->empty();
-    item = is_unset ? section.erase(item) : std::next(item);
-  }
-}
-
-/// The resolved problem; with `whole` every key of it. Else what decides here: not what the case
-/// does not read, no sections at their defaults, nothing that is off, and no "auto", whose meaning
-/// the facts of each backend say. Either is a scenario again.
+/// The resolved problem: the keys that the case reads, or with `whole` all of them. A query_dtype
+/// that is left to the backends is no resolved value: the facts of each say what it stands for.
+/// Either is a scenario again.
 void print_problem(std::ostream& out, const Problem& problem, bool whole) {
   auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
   if (whole) {
     out << problem_text(json);
     return;
   }
-  auto defaults = nlohmann::ordered_json::parse(problem_to_json(Problem{}));
   for (const ReadRule& rule : read_rules()) {
-    if (rule.reads == nullptr || rule.reads(problem)) continue;
-    erase_key(json, rule.key);
-    erase_key(defaults, rule.key);
+    if (rule.reads != nullptr && !rule.reads(problem)) erase_key(json, rule.key);
   }
-  for (auto section = json.begin(); section != json.end();) {
-    const bool is_default = section->is_structured() && defaults.contains(section.key()) &&
-                            *section == defaults[section.key()];
-    section = is_default ? json.erase(section) : std::next(section);
-  }
-  for (auto& section : json) {
-    if (section.is_object()) erase_unset(section);
+  if (json["attention"].value("query_dtype", "") == "auto") {
+    erase_key(json, "attention.query_dtype");
   }
   out << problem_text(json) << "(-v shows every key)\n";
 }
