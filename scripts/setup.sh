@@ -199,7 +199,7 @@ install_dependencies() {
 }
 
 # One by one: a package that cannot be had does not keep the others away. Where tests that lack their
-# tools fail instead of being skipped (CI), a minute without a network is waited for.
+# tools fail instead of being skipped (CI), a network that is away for two minutes is waited for.
 install_optional_packages() {
   local -a missing pauses=(0)
   [[ -z "${CI:-}" ]] || pauses=(0 30 90)

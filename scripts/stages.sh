@@ -70,6 +70,16 @@ compile_first() {
     '"$STAGES_BINARY" compile "$1" --device cuda --backend "$2" --quiet' _ >/dev/null 2>&1
 }
 
+# compile_parts SCENARIO [ARGUMENTS...]: the same of all pairs of a scenario.
+compile_parts() {
+  local parts part
+  parts=$(nproc)
+  for ((part = 1; part <= parts; part++)); do
+    timeout 120 "$binary" compile "$@" --part "$part/$parts" --quiet >/dev/null 2>&1 &
+  done
+  wait
+}
+
 # timed NAME SECONDS SCENARIO_FILE BACKEND... [-- ARGUMENTS...]: backends in turns, and a table.
 timed() {
   local name=$1 limit=$2 scenario=$3 pairs=() words=()

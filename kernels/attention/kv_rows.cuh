@@ -50,8 +50,8 @@ __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTil
 }
 template <class Config>
 __device__ __forceinline__ Side key_side(const AttendParams& params, const RowTile& tile) {
-  return side_of<Config, Config::kKeyValue>(
-      params, tile, params.kv.key, params.kv.token_stride_key, params.kv.head_stride_key);
+  return side_of<Config, Config::kKeyValue>(params, tile, params.kv.key, params.kv.token_stride_key,
+                                            params.kv.head_stride_key);
 }
 template <class Config>
 __device__ __forceinline__ Side value_side(const AttendParams& params, const RowTile& tile) {

@@ -120,8 +120,8 @@ struct HopperConverter {
   static constexpr Element kCode = Shape::kInt8 ? Element::kI8 : Element::kE4M3;
   static constexpr Element kNumber = kIsKey ? Config::kQuery : Shape::kProbability;
 
-  /// Rows that the lanes of all workers have at a time. Where they are whole groups of 8, a lane may
-  /// keep its column and its place in a group, so that its addresses only advance.
+  /// Rows that the lanes of all workers have at a time. Where they are whole groups of 8, a lane
+  /// may keep its column and its place in a group, so that its addresses only advance.
   static constexpr int kStepRows = 32 * kWorkers / kPieces;
   static constexpr bool kWholeGroups = 32 * kWorkers % kPieces == 0 && kStepRows > 0 &&
                                        kStepRows % 8 == 0 &&

@@ -13,8 +13,8 @@
 // 1; else scores and output are multiplied), kQueryBox (latent_query_box(), or 0: threads copy the
 // query), kByPieces (copied pieces have a barrier each), kFences (copies are made visible to the
 // products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh), kPaired (of
-// codes: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a pair
-// for both)
+// codes: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a
+// pair for both)
 #pragma once
 
 #include "kernels/attention/hopper/gathered_few.cuh"
@@ -135,7 +135,8 @@ __device__ __forceinline__ void init_gathered_barriers() {
     for (int piece = 0; piece < kLatentPieces; ++piece) {
       if (!has_barrier(Config::kByPieces, piece)) continue;
       int arrivals = gathered_arrivals(Config::kFormat, tile, piece);
-      if (Config::kPaired && tile != paired_rank()) arrivals = received_arrivals(Config::kFormat, tile, piece);
+      if (Config::kPaired && tile != paired_rank())
+        arrivals = received_arrivals(Config::kFormat, tile, piece);
       init_barrier(full_barrier(tile, piece), static_cast<u32>(arrivals));
     }
   }
@@ -179,7 +180,8 @@ __device__ __forceinline__ void attend_gathered(const AttendParams& params,
   allow_next_kernel();
 }
 
-/// Grids as those of latent.cuh; in pairs, clusters of two CTAs, and an even number of row tiles. Shared memory: kGatheredSharedBytes.
+/// Grids as those of latent.cuh; in pairs, clusters of two CTAs, and an even number of row tiles.
+/// Shared memory: kGatheredSharedBytes.
 template <class Config>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered(const __grid_constant__ AttendParams params,

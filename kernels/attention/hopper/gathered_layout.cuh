@@ -57,9 +57,9 @@ ATTN_FN constexpr int gathered_arrivals(MlaEntry format, int tile, int piece) {
 }
 
 /// Two CTAs with rows of the same token share the work of converting: each does so with the tile of
-/// its own number, and sends what it stores to the other. That one's barriers wait for the bytes of a
-/// half, announced by one warp, and for what every CTA does itself: by every warp notes of the keys
-/// there are, with the first half, and the rope part, which threads copy in "fp8_ds_mla".
+/// its own number, and sends what it stores to the other. That one's barriers wait for the bytes of
+/// a half, announced by one warp, and for what every CTA does itself: by every warp notes of the
+/// keys there are, with the first half, and the rope part, which threads copy in "fp8_ds_mla".
 constexpr int kGatheredHalfBytes = kLatentHalfPieces * kLatentPieceBytes;
 ATTN_FN constexpr int received_arrivals(MlaEntry format, int tile, int piece) {
   const bool has_rope = piece / kLatentHalfPieces != tile;

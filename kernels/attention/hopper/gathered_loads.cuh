@@ -153,7 +153,7 @@ __device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base
       }
       const u32 to = gathered_at(thread.converted, at.tile, (at.half * 2 + chunk) * 2, step);
       store_codes<Config, Config::kPaired>(ahead.codes[step][chunk], factor, to, other_part(to),
-                          thread.lane / 4 % 2 != 0, full);
+                                           thread.lane / 4 % 2 != 0, full);
     }
     load_ahead(ahead, step, base, next_places, next, thread);
   }
@@ -185,7 +185,7 @@ __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps
   for (int step = 0; step < kRopeSteps; ++step) {
     const int row = thread.warp * kGatherKeys + rope_key(step, thread);
     store_codes<Config, false>(codes[step], scale, to + static_cast<u32>(latent_part_at(row, part)),
-                        to + static_cast<u32>(latent_part_at(row, part + 1)), false, 0);
+                               to + static_cast<u32>(latent_part_at(row, part + 1)), false, 0);
   }
 }
 /// k_pe of "fp8_ds_mla", which has 16 bits.
@@ -205,8 +205,8 @@ __device__ __forceinline__ void copy_rope(const char* base, i64 places, Gathered
 /// Halves of a thread that are under way: two where the products leave it registers for that.
 template <class Config>
 constexpr int kHalvesAhead = Config::kFew ? 2 : 1;
-/// Steps from a half to the one that is loaded in its place: in pairs of CTAs the other one has every
-/// second.
+/// Steps from a half to the one that is loaded in its place: in pairs of CTAs the other one has
+/// every second.
 template <class Config>
 constexpr int kStepsAhead = Config::kPaired ? 2 : kHalvesAhead<Config>;
 
@@ -275,8 +275,7 @@ __device__ __forceinline__ void receive_half(const char* base, int step, i64 pla
 template <class Config>
 __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Config>],
                                             const char* base, i64 places, i64 next_places,
-                                            u32 parity, float scale,
-                                            const GatherThread& thread) {
+                                            u32 parity, float scale, const GatherThread& thread) {
   constexpr int kAhead = kHalvesAhead<Config>;
   if constexpr (Config::kPaired) {
     static_assert(kAhead == 1 && !is_copied(Config::kFormat));

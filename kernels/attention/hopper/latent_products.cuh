@@ -64,8 +64,8 @@ class LatentCursor {
 constexpr int kWarpsOfHalf = 4;
 
 /// By all threads, before any other use of shared memory. `prepare_keys`, by one of them: fetches
-/// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile): warps
-/// that have to be through with a half of a tile before it is loaded anew.
+/// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile):
+/// warps that have to be through with a half of a tile before it is loaded anew.
 template <class Config, class PrepareKeys, class Readers>
 __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys,
                                                const Readers& readers_of) {

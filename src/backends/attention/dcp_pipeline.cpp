@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "backends/attention/dcp_window.h"
 #include "backends/attention/pipeline.h"
 #include "backends/ranks/communicator.h"
 #include "backends/ranks/exchange.h"
@@ -41,26 +42,15 @@ struct NewKeyCache {
   std::int64_t columns = 0;
 };
 
-/// Tokens [first, first + count), each as a request of its own, that see the same number of keys
-/// before their last one.
-struct WindowSlice {
-  int first = 0;
-  int count = 0;
-  int window_left = 0;
-};
-
-/// What the tokens of a step see of a rank's context under a window. It ends, for a request, at the
-/// same local key for all of its tokens, and begins at another one for each, by global positions:
-/// so every token is a request of its own, whose keys begin with the page that its window begins
-/// in, and what it does not see of that page is a window over the local keys.
+/// WindowRows of a rank in memory.
 struct WindowedContext {
-  const int* query_start_loc = nullptr;  // [T+1]
-  const int* seq_lens = nullptr;         // [T] local keys from that page on; 0 = none is seen
-  const int* positions = nullptr;        // [T] of the token in its request
-  const int* first_keys = nullptr;       // [T] index on the rank of that page's first key
-  const int* block_table = nullptr;      // [T, columns] from that page on
+  const int* query_start_loc = nullptr;
+  const int* seq_lens = nullptr;
+  const int* positions = nullptr;
+  const int* first_keys = nullptr;
+  const int* block_table = nullptr;
   std::int64_t columns = 0;
-  std::vector<WindowSlice> slices;  // neighbours, which one call takes
+  std::vector<WindowSlice> slices;
 };
 
 /// Leading requests of one token. None where all rows take one way: a window makes a request of
@@ -189,67 +179,15 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   WindowedContext window_of_rank(int rank, const Tensor& table) {
-    const DcpGroup group = DcpGroup::of(problem());
-    const int left = params().score.window_left;
-    const int block_size = problem().kv_cache.block_size;
-    const auto local = [&](std::int64_t position) {
-      return dcp_local_seq_len(checked_int32(position, "position"), rank, group);
-    };
-    struct Seen {
-      std::int64_t request;
-      std::int64_t position;
-      int begin;  // local keys
-      int end;
-      int first_page;
-    };
-    std::vector<Seen> tokens;
-    WindowedContext windowed;
-    for (std::int64_t b = 0; b < num_requests(); ++b) {
-      const Request& request = problem().batch[static_cast<std::size_t>(b)];
-      const std::int64_t context = request.seq_len - request.query_len;
-      for (std::int64_t p = context; p < request.seq_len; ++p) {
-        Seen seen{b, p, local(std::clamp<std::int64_t>(p - left, 0, context)), local(context), 0};
-        seen.first_page = seen.begin / block_size;
-        tokens.push_back(seen);
-        windowed.columns = std::max<std::int64_t>(windowed.columns,
-                                                  ceil_div(seen.end, block_size) - seen.first_page);
-      }
-    }
-    windowed.columns = std::max<std::int64_t>(1, windowed.columns);
-    std::vector<int> lens;
-    std::vector<int> positions;
-    std::vector<int> first_keys;
-    std::vector<int> tables(tokens.size() * static_cast<std::size_t>(windowed.columns), 0);
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const Seen& seen = tokens[t];
-      const bool is_empty = seen.begin >= seen.end;
-      const int base = seen.first_page * block_size;
-      lens.push_back(is_empty ? 0 : seen.end - base);
-      positions.push_back(checked_int32(seen.position, "position"));
-      first_keys.push_back(base);
-      const int token = static_cast<int>(t);
-      const int window_left = seen.end - 1 - seen.begin;
-      std::vector<WindowSlice>& slices = windowed.slices;
-      if (slices.empty()) slices.push_back({token, 0, std::max(0, window_left)});
-      // A token without keys goes with any others.
-      if (!is_empty && slices.back().window_left != window_left) {
-        slices.push_back({token, 0, window_left});
-      }
-      ++slices.back().count;
-      if (is_empty) continue;
-      const int* row = table.data<std::int32_t>() + seen.request * table.dim(1) + seen.first_page;
-      std::copy_n(row, ceil_div(seen.end, block_size) - seen.first_page,
-                  tables.begin() + static_cast<std::ptrdiff_t>(t) * windowed.columns);
-    }
-    std::vector<int> starts(tokens.size() + 1);
-    std::iota(starts.begin(), starts.end(), 0);
+    const WindowRows rows = window_rows(problem(), rank, params().score.window_left, table);
     const std::string name = fmt::format("rank {} window ", rank);
-    windowed.query_start_loc = memory().upload(starts, name + "query_start_loc");
-    windowed.seq_lens = memory().upload(lens, name + "seq_lens");
-    windowed.positions = memory().upload(positions, name + "positions");
-    windowed.first_keys = memory().upload(first_keys, name + "first keys");
-    windowed.block_table = memory().upload(tables, name + "block_table");
-    return windowed;
+    return {memory().upload(rows.query_start_loc, name + "query_start_loc"),
+            memory().upload(rows.seq_lens, name + "seq_lens"),
+            memory().upload(rows.positions, name + "positions"),
+            memory().upload(rows.first_keys, name + "first keys"),
+            memory().upload(rows.block_table, name + "block_table"),
+            rows.columns,
+            rows.slices};
   }
 
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "backends/attention/capability.h"
 #include "backends/backend_list.h"
 #include "backends/mla/pipeline.h"
 #include "backends/mla/plan.h"
