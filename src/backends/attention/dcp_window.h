@@ -1,4 +1,6 @@
-// The window of a decode-context group: which of a rank's keys each token of a step sees.
+// The window of a decode-context group: which of a rank's keys each token of a step sees. No kernel
+// knows of other ranks, so what a token sees is given as a request of its own, with a page table
+// and a window over local keys.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,9 @@ struct WindowRows {
   std::vector<WindowSlice> slices;  // neighbours, which one call takes
 };
 
-/// Of `rank`, for a window of `left` keys before a token; `table` i32 [B, pages] is the block
-/// table.
+/// Of `rank`, for a window of `left` keys before a token; `table` i32 [B, pages] is the block table
+/// of the rank's cache. The keys of this step are no part of it: every rank has them apart
+/// (semantics §7.6). Errors: E-CAPACITY of checked_int32().
 WindowRows window_rows(const Problem& problem, int rank, int left, const Tensor& table);
 
 }  // namespace attnbench
