@@ -126,19 +126,20 @@ TEST_CASE(
   CHECK(invariant.chosen() == "hopper_prefill");
 }
 
-TEST_CASE("decodes by int8 scores are the decode kernel's where it is asked for") {
+TEST_CASE("decodes by int8 scores are the decode kernel's, up to 32 rows") {
   const AttendOperation splits = AttendOperation::kSplits;
   const Form decode = int8_form();
-  CHECK(decode.chosen() == "hopper_prefill");
-  CHECK(decode.chosen(splits) == "general");
   for (const AttendOperation operation : {AttendOperation::kWhole, splits}) {
-    CHECK(decode.reason("decode", operation) == "scores of int8 codes: only where it is asked for");
+    CHECK(decode.chosen(operation) == "decode");
     CHECK(decode.chosen(operation, "decode") == "decode");
     CHECK(decode.chosen(operation, "decode:few=1") == "decode");
   }
   CHECK(int8_form(8).chosen(AttendOperation::kWhole, "decode:few=1") == "decode");
   // 36 rows of 4 heads that share one.
   const Form many = int8_form(9);
+  CHECK(many.chosen() == "hopper_prefill");
+  CHECK(many.reason("decode") == "36 query rows of a KV head, from 33 on the next is faster");
+  CHECK(many.chosen(splits) == "decode");
   CHECK(many.chosen(AttendOperation::kWhole, "decode") == "decode");
   CHECK(many.chosen(AttendOperation::kWhole, "decode:few=1") == "hopper_prefill");
   CHECK(many.chosen(splits, "decode:few=1") == "decode");

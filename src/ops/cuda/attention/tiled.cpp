@@ -116,11 +116,6 @@ std::string decode_misfit(const Target& target, const AttendCall& call) {
   return decode_tile_misfit(target, *call.params);
 }
 
-/// Whether decodes by int8 scores are the decode kernel's by themselves. Why not yet: no GPU has
-/// run them. Their predicted times are in docs/performance-history.md, and `hopper_int8_encoder
-/// decodes` holds them against the kernels that are chosen without it.
-constexpr bool kDecodeTakesInt8Scores = false;
-
 /// Why so few of int8 scores: two tiles of a request read its keys twice, the next kernel once.
 int most_rows_of(const attn::AttendParams& params) {
   constexpr int kMostInt8Rows = 32;
@@ -136,9 +131,6 @@ bool has_more_than_decodes(const attn::AttendParams& params) {
 std::string decode_yields(const Target& target, const AttendCall& call) {
   constexpr int kMostEncoderRows = 16;
   const attn::AttendParams& params = *call.params;
-  if (has_int8_scores(params) && !kDecodeTakesInt8Scores) {
-    return "scores of int8 codes: only where it is asked for";
-  }
   if (call.operation != AttendOperation::kWhole) return "";
   const std::int64_t rows = max_packed_rows(params);
   const auto reason = [&](int most) {
