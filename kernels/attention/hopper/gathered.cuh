@@ -49,8 +49,9 @@ __device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, in
                                             u32 parity) {
   if (!has_barrier(Config::kByPieces, piece)) return;
   await(full_barrier(tile, piece), parity);
-  // Copies of threads (cp.async) are ordinary writes, which products see behind this only.
-  constexpr bool kHasCopies = Config::kFormat != MlaEntry::kE4M3;
+  // Copies of threads (cp.async) and what the other CTA sends are ordinary writes, which products see
+  // behind this only.
+  constexpr bool kHasCopies = Config::kFormat != MlaEntry::kE4M3 || Config::kPaired;
   if constexpr (kHasCopies && Config::kFences) publish_shared_writes();
 }
 

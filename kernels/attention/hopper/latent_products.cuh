@@ -22,6 +22,7 @@
 
 #include "kernels/attention/hopper/latent_parts.cuh"
 #include "kernels/attention/hopper/latent_stores.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -95,6 +96,15 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys) 
   prepare_latent<Config>(prepare_keys, [](int) { return kWarpsOfHalf; });
 }
 
+/// Place in this CTA's shared memory as the copy engine has it: in a cluster by the CTA's rank.
+template <class Config>
+__device__ __forceinline__ u32 for_copies(u32 address) {
+  if constexpr (requires { Config::kPaired; }) {
+    if constexpr (Config::kPaired) return in_cta(address, cluster_rank());
+  }
+  return address;
+}
+
 /// The query of an item, once nobody reads the one before it any more.
 template <class Config>
 __device__ __forceinline__ void load_query(const AttendParams& params, const TensorMap& query_map,
@@ -112,8 +122,10 @@ __device__ __forceinline__ void load_query(const AttendParams& params, const Ten
     for (int i = lane; i < boxes * kLatentPieces; i += 32) {
       const int piece = i % kLatentPieces;
       const int row = i / kLatentPieces * Config::kQueryBox;
-      load_box(static_cast<u32>(kLatentQueryAt + piece * kLatentPieceBytes + row * 128), query_map,
-               BoxAt<2>{{piece * 64, first_row + row}}, kQueryFull, kEvictFirst);
+      const int to = kLatentQueryAt + piece * kLatentPieceBytes + row * 128;
+      load_box(for_copies<Config>(static_cast<u32>(to)), query_map,
+               BoxAt<2>{{piece * 64, first_row + row}}, for_copies<Config>(kQueryFull),
+               kEvictFirst);
     }
   }
 }

@@ -19,7 +19,7 @@ AttendCase converted_batch(const char* name, int head_size = 128, int v_head_siz
 }
 
 /// The kernel's constants of e4m3, ragged; the tile of two sums.
-struct Codes128 : Ragged128 {
+struct TwoSums128 : Ragged128 {
   static constexpr attn::Element kQuery = attn::Element::kE4M3;
   static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
   static constexpr int kConsumers = 2;
@@ -28,11 +28,22 @@ struct Codes128 : Ragged128 {
   static constexpr int kPromote = 2;
   static constexpr bool kPingPong = true;
 };
-
-struct CodesPaged : Codes128 {
+const std::string kTwoConsumers = "consumers=2:ping_pong=1:stages=3";
+struct TwoSumsPaged : TwoSums128 {
   static constexpr int kBlockSize = 16;
   static constexpr bool kLeft = false;
 };
+
+/// The tile that is chosen over pages: sums by pieces of 32 columns.
+struct CodesPaged : TwoSumsPaged {
+  static constexpr int kConsumers = 3;
+  static constexpr int kStages = 2;
+  static constexpr int kPromote = 1;
+  static constexpr bool kPingPong = false;
+  static constexpr bool kFixedBase = true;
+  static constexpr int kSums = 32;
+};
+
 struct CodesPaged64 : CodesPaged {
   static constexpr int kBlockSize = 64;
 };
@@ -78,11 +89,11 @@ TEST_CASE("weights of e4m3 take the places of their keys") {
 
 TEST_CASE("the Hopper kernel on emulated threads attends over e4m3: causal, full, windows, pages") {
   AttendCase c = hopper_codes("e4m3 ragged causal");
-  check<Codes128>(c);
+  check<TwoSums128>(c);
   c.window_right = -1;
-  check<Codes128>(c);
+  check<TwoSums128>(c);
   c.window_left = 50;
-  check<Codes128>(c);
+  check<TwoSums128>(c);
   check<CodesPaged>(hopper_codes("e4m3 pages of 16", 128, 128, 16));
   check<CodesPaged64>(hopper_codes("e4m3 pages of 64", 128, 128, 64));
   c = hopper_codes("e4m3 rows without keys", 128, 128, 16);
@@ -91,9 +102,20 @@ TEST_CASE("the Hopper kernel on emulated threads attends over e4m3: causal, full
   check<CodesPaged>(c);
 }
 
-struct Codes64 : Codes128 {
+struct TwoSums64 : TwoSums128 {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
+  static constexpr int kConsumers = 3;
+};
+struct Codes64 : CodesPaged {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kTileN = 128;
+  static constexpr int kStages = 3;
+};
+struct Codes32 : TwoSumsPaged {
+  static constexpr int kHeadSize = 32;
+  static constexpr int kVHeadSize = 32;
   static constexpr int kConsumers = 3;
 };
 struct Codes96 : CodesPaged {
@@ -102,7 +124,7 @@ struct Codes96 : CodesPaged {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
 };
-struct Codes80 : Codes128 {
+struct Codes80 : TwoSums128 {
   static constexpr int kHeadSize = 80;
   static constexpr int kVHeadSize = 80;
 };
@@ -113,15 +135,13 @@ struct Codes80To72OfF32 : Codes80To72 {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
 };
-struct Codes192 : Codes128 {
+struct Codes192 : TwoSums128 {
   static constexpr int kHeadSize = 192;
 };
 struct Codes256 : CodesPaged {
   static constexpr int kHeadSize = 256;
   static constexpr int kVHeadSize = 256;
-  static constexpr int kTileN = 64;
-  static constexpr int kPromote = 1;
-  static constexpr bool kPingPong = false;
+  static constexpr int kConsumers = 2;
 };
 struct Codes160 : Codes256 {
   static constexpr int kHeadSize = 160;
@@ -129,7 +149,9 @@ struct Codes160 : Codes256 {
 };
 
 TEST_CASE("the Hopper kernel on emulated threads has e4m3 heads of all sizes") {
-  check<Codes64>(hopper_codes("e4m3 d64", 64, 64));
+  check<TwoSums64>(hopper_codes("e4m3 d64, ragged", 64, 64));
+  check<Codes64>(hopper_codes("e4m3 d64", 64, 64, 16));
+  check<Codes32>(hopper_codes("e4m3 d32, no several pieces", 32, 32, 16));
   AttendCase c = hopper_codes("e4m3 d96 to f32", 96, 96, 16);
   c.output = Dtype::kF32;
   check<Codes96>(c);
@@ -143,11 +165,11 @@ TEST_CASE("the Hopper kernel on emulated threads has e4m3 heads of all sizes") {
   check<Codes160>(hopper_codes("e4m3 d160, by pieces of 32", 160, 160, 16));
 }
 
-struct CodesCap : CodesPaged {
+struct CodesCap : TwoSumsPaged {
   static constexpr bool kSoftCap = true;
   static constexpr bool kScaleFirst = true;
 };
-struct CodesStages : CodesPaged {
+struct CodesStages : TwoSumsPaged {
   static constexpr bool kPersistent = true;
   static constexpr int kTileN = 64;
   static constexpr int kStages = 2;
@@ -160,51 +182,54 @@ TEST_CASE("the Hopper kernel on emulated threads has soft cap, sinks and more st
   check<CodesCap>(c);
   c = hopper_codes("e4m3 sinks");
   c.has_sinks = true;
-  check<Codes128>(c);
+  check<TwoSums128>(c);
   check<CodesStages>(hopper_codes("e4m3 persistent", 128, 128, 16),
-                     "persistent=1:stages=2:tile_n=64:promote=1:group=3");
+                     "consumers=2:ping_pong=1:persistent=1:stages=2:tile_n=64:promote=1:group=3");
 }
 
 TEST_CASE("the Hopper kernel on emulated threads gives NaN of e4m3 to the rows that see them") {
-  check<Codes128>(hopper_codes("e4m3 special values, ragged"), {}, true);
+  check<TwoSums128>(hopper_codes("e4m3 special values, ragged"), {}, true);
   AttendCase c = hopper_codes("e4m3 special values, window", 128, 128, 16);
   check<CodesPaged>(c, {}, true);
   check<Codes256>(hopper_codes("e4m3 special values, d256", 256, 256, 16), {}, true);
 }
 
 /// Sums of a tile by pieces of its columns, beside weights of the next tile.
-struct Pieces128 : CodesPaged {
+struct Pieces128 : TwoSumsPaged {
   static constexpr int kTileN = 160;
   static constexpr int kPromote = 1;
   static constexpr int kSums = 64;
 };
-struct PiecesRagged : Codes128 {
+struct PiecesRagged : TwoSums128 {
   static constexpr int kTileN = 192;
   static constexpr int kStages = 2;
   static constexpr int kPromote = 1;
   static constexpr int kSums = 32;
   static constexpr bool kBounds = true;
 };
-struct PiecesOfThree : CodesPaged {
-  static constexpr int kConsumers = 3;
-  static constexpr int kPromote = 1;
-  static constexpr int kSums = 32;
-  static constexpr bool kPingPong = false;
+struct PiecesInTurns : CodesPaged {
+  static constexpr bool kPingPong = true;
+  static constexpr bool kFixedBase = false;
 };
 struct Pieces64 : Codes64 {
   static constexpr int kBlockSize = 64;
-  static constexpr bool kLeft = false;
   static constexpr int kConsumers = 2;
   static constexpr int kTileN = 224;
-  static constexpr int kPromote = 1;
-  static constexpr int kSums = 32;
 };
-struct Pieces96 : Codes96 {
-  static constexpr int kPromote = 1;
-  static constexpr int kSums = 32;
+struct TwoSums96 : TwoSumsPaged {
+  static constexpr int kHeadSize = 96;
+  static constexpr int kVHeadSize = 96;
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
 };
 struct Pieces256 : Codes256 {
+  static constexpr int kTileN = 64;
   static constexpr int kSums = 64;
+};
+/// Piece by piece, none of them beside weights.
+struct Parts256 : Codes256 {
+  static constexpr int kTileN = 64;
+  static constexpr int kSums = 0;
 };
 struct PiecesCap : CodesCap {
   static constexpr int kPromote = 1;
@@ -213,36 +238,37 @@ struct PiecesCap : CodesCap {
 
 TEST_CASE("the Hopper kernel on emulated threads sums e4m3 by pieces beside weights") {
   AttendCase c = hopper_codes("e4m3 by two pieces, pages of 16", 128, 128, 16);
-  check<Pieces128>(c, "tile_n=160");
+  check<Pieces128>(c, kTwoConsumers + ":tile_n=160");
   c.window_right = -1;
-  check<Pieces128>(c, "tile_n=160");
+  check<Pieces128>(c, kTwoConsumers + ":tile_n=160");
   c = hopper_codes("e4m3 by four pieces, ragged");
-  check<PiecesRagged>(c, "tile_n=192:stages=2");
+  check<PiecesRagged>(c, "consumers=2:ping_pong=1:tile_n=192:stages=2");
   c.window_left = 50;
-  check<PiecesRagged>(c, "tile_n=192:stages=2");
-  check<PiecesOfThree>(hopper_codes("e4m3 by pieces of three consumers", 128, 128, 16),
-                       "consumers=3:ping_pong=0");
+  check<PiecesRagged>(c, "consumers=2:ping_pong=1:tile_n=192:stages=2");
+  check<PiecesInTurns>(hopper_codes("e4m3 by pieces in turns", 128, 128, 16), "ping_pong=1");
   check<Pieces64>(hopper_codes("e4m3 d64 by pieces, pages of 64", 64, 64, 64),
                   "consumers=2:tile_n=224");
-  c = hopper_codes("e4m3 d96 by pieces to f32", 96, 96, 16);
+  c = hopper_codes("e4m3 d96 by two sums to f32", 96, 96, 16);
   c.output = Dtype::kF32;
-  check<Pieces96>(c);
-  check<Pieces256>(hopper_codes("e4m3 d256 by pieces beside weights", 256, 256, 16));
+  check<TwoSums96>(c, kTwoConsumers);
+  check<Pieces256>(hopper_codes("e4m3 d256 by wide pieces", 256, 256, 16), "tile_n=64");
+  check<Parts256>(hopper_codes("e4m3 d256 piece by piece", 256, 256, 16), "tile_n=64");
   c = hopper_codes("e4m3 soft cap by pieces", 128, 128, 16);
   c.soft_cap = 3.0f;
   check<PiecesCap>(c);
   c = hopper_codes("e4m3 sinks by pieces", 128, 128, 16);
   c.has_sinks = true;
-  check<Pieces128>(c, "tile_n=160");
+  check<Pieces128>(c, kTwoConsumers + ":tile_n=160");
 }
 
 TEST_CASE("sums by pieces give NaN of e4m3 to the rows that see them") {
-  check<Pieces128>(hopper_codes("e4m3 special values by pieces", 128, 128, 16), "tile_n=160", true);
-  check<PiecesRagged>(hopper_codes("e4m3 special values by four pieces"), "tile_n=192:stages=2",
-                      true);
+  check<Pieces128>(hopper_codes("e4m3 special values by pieces", 128, 128, 16),
+                   kTwoConsumers + ":tile_n=160", true);
+  check<PiecesRagged>(hopper_codes("e4m3 special values by four pieces"),
+                      "consumers=2:ping_pong=1:tile_n=192:stages=2", true);
 }
 
-struct Ordered128 : Codes128 {
+struct Ordered128 : TwoSums128 {
   static constexpr bool kOrdered = true;
 };
 struct OrderedBf16 : Ragged128 {
@@ -254,7 +280,7 @@ TEST_CASE("the Hopper kernel on emulated threads computes weights before it wait
   check<OrderedBf16>(hopper_batch("bf16 in order"), "consumers=3:tile_n=80");
 }
 
-struct Fast128 : Codes128 {
+struct Fast128 : TwoSums128 {
   static constexpr int kTileN = 192;
   static constexpr int kStages = 2;
   static constexpr int kPromote = 0;
@@ -263,7 +289,7 @@ struct FastSumsToF32 : Fast128 {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
 };
-struct SumsToF32 : Codes128 {
+struct SumsToF32 : TwoSums128 {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
 };
@@ -308,8 +334,8 @@ double error_of_sums(bool is_fast, const std::string& options = {}) {
 }
 
 TEST_CASE("sums of e4m3 products reach f32 tile by tile, and with fast sums keep 13 bits") {
-  CHECK(error_of_sums<SumsToF32>(false) < 3e-4);
-  CHECK(error_of_sums<PiecesToF32>(false, "tile_n=160") < 3e-4);
+  CHECK(error_of_sums<SumsToF32>(false, kTwoConsumers) < 3e-4);
+  CHECK(error_of_sums<PiecesToF32>(false, kTwoConsumers + ":tile_n=160") < 3e-4);
   CHECK(error_of_sums<FastSumsToF32>(true) > 2e-3);
 }
 

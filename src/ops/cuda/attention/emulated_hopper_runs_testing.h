@@ -202,9 +202,10 @@ class EmulatedOps final : public ForwardingOps {
       : ForwardingOps(cpu),
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
-                     "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}",
+                     "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
+                     "fixed_base={:d}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
-                     Config::kOneBase, Config::kOrdered, Config::kSums)) {}
+                     Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase)) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

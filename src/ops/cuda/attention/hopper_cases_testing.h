@@ -244,20 +244,24 @@ inline std::vector<HopperCase> hopper_code_form_cases() {
   AttendCase c = hopper_codes("hopper e4m3 d128 longer", 128, 128, 16);
   c.query_lens = {700, 300, 1, 900};
   c.context_lens = {500, 0, 90, 10};
-  for (const char* options : {":ordered=1", ":tile_n=128:sums=64", ":tile_n=160:sums=64",
-                              ":tile_n=160:sums=64:bounds=1", ":tile_n=192:stages=2:sums=32",
-                              ":consumers=3:sums=32:ping_pong=0:fixed_base=1", ":promote=4"}) {
+  for (const char* options : {"", ":ordered=1", ":ping_pong=1", ":consumers=2:sums=0:ping_pong=1",
+                              ":consumers=2:sums=0:promote=4", ":consumers=2:tile_n=160:sums=64",
+                              ":consumers=2:tile_n=192"}) {
     add(c, options);
   }
   c.window_right = -1;
-  add(c, ":tile_n=160:sums=64");
-  add(hopper_codes("hopper e4m3 d128 ragged"), ":tile_n=160:sums=64");
+  add(c, "");
+  add(hopper_codes("hopper e4m3 d128 ragged"), ":ping_pong=0:tile_n=160:sums=64");
+  add(hopper_codes("hopper e4m3 d96", 96, 96, 16), "");
+  add(hopper_codes("hopper e4m3 d32", 32, 32, 16), "");
   c = hopper_codes("hopper e4m3 d64", 64, 64, 64);
-  add(c, ":tile_n=128:sums=32");
-  add(c, ":consumers=2:tile_n=224:sums=32");
+  add(c, "");
+  add(c, ":tile_n=96:sums=0:ping_pong=1");
+  add(c, ":consumers=2:tile_n=224");
   c = hopper_codes("hopper e4m3 d256", 256, 256, 16);
-  add(c, ":sums=64");
-  add(c, ":tile_n=96:stages=2:sums=32");
+  add(c, "");
+  add(c, ":tile_n=64:sums=0");
+  add(c, ":tile_n=64:sums=64");
   return cases;
 }
 

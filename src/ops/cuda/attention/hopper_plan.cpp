@@ -24,6 +24,8 @@ struct TileChoice {
   int stages = 2;
   int line = 0;             // attn::HopperTile
   bool persistent = false;  // and ahead where that can be: HopperPlan
+  int sums = 0;             // HopperPlan, as the next
+  bool fixed_base = false;
 };
 /// Measured on one NVIDIA H200, 2026-11-22, with standalone experiments, bf16; TFLOP/s at 8k / 16k.
 /// Three consumers have 160 registers a thread, two have 240: O, S and P (Dv / 2, tile_n / 2 and
@@ -78,14 +80,24 @@ constexpr std::int64_t kFewTiles = 1024;  // of 64 rows
 constexpr TileChoice kWindowTile{
     96, 96, 1, 64, false, "of few rows with keys of their own, several at a time", 2, 64, true};
 
-/// Of e4m3 products, where P takes tile_n / 8 registers and sums beside the output
-/// (HopperPlan::promote) as many as that, up to 64. None of these has been measured. What is
-/// counted for them: 128 rows by 128 keys of 128 columns take 1,024 clocks of the tensor cores and
-/// as many of the exponential unit, so turns at the tensor cores let warpgroups do one while others
-/// do the other. A third stage: values are there one transposition later. 128 keys would spill.
+/// Of e4m3 products, where P takes tile_n / 8 registers and sums beside the output as many columns
+/// as HopperPlan::sums says, or tile_n / 2 up to 64 without it. Measured on one NVIDIA H200,
+/// 2026-11-28, two requests of 8,192 tokens / one of 16,384, over pages, TFLOP/s: what is chosen,
+/// and before it 192 x 96, 128 x 96 and 128 x 64 in turns or with whole sums. Turns at the tensor
+/// cores cost 1 to 3 %, and what is beside the output holds back the tile: sums of 32 columns at a
+/// time leave three consumers room for 96 keys of 128 columns.
 constexpr std::array kCodeTiles = {
+    // 508 / 557, before 482 / 520.
+    TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold beside sums of pieces",
+               3, 0, false, 32, true},
     TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold beside two sums", 3},
+    // 754 / 819, before 651 / 717; by two consumers 128 x 160 725 / 804, 128 x 192 705 / 783.
+    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold beside sums of pieces",
+               2, 0, false, 32, true},
     TileChoice{256, 128, 2, 96, true, "the widest that two consumers hold beside two sums", 3},
+    // 884 / 959, before 842 / 918.
+    TileChoice{256, 256, 2, 96, false, "the widest that two consumers hold beside sums of pieces",
+               2, 0, false, 32, true},
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers",
                3},
 };
@@ -120,12 +132,14 @@ constexpr int kMostWholeSums = 128;
 constexpr int kPromotedKeys = 192;
 
 /// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One
-/// request of 16,384 tokens on one NVIDIA H200, 2026-11-27, bf16, ALiBi by transform_scores() and
-/// by slopes with bounds: D128 3530 and 2947 us, D64 2981 and 2355, D256 5759 and 5290. Of caps,
-/// form 6 with one_base=1 took 3301 us instead of 4637 (a cap of 30, D128), 2469 instead of 4163
-/// (D64) and 6028 instead of 6402 (D256), but with one base a row was wrong; without it no form has
-/// been timed. At a cap of 50 an LSE may be off by 2.2e-5 by form 1, and 2e-5 is allowed.
-constexpr int kCapForm = 0;
+/// request of 16,384 tokens on one NVIDIA H200, 2026-11-27 and 28, bf16: ALiBi by
+/// transform_scores() and by slopes with bounds: D128 3530 and 2947 us, D64 2981 and 2355, D256
+/// 5759 and 5290. A cap of 30 by form 0 and 6: D128 4640 and 3741 us, D64 4168 and 2977, D256 6492
+/// and 6494. With one_base=1 form 6 took 3301 us at D128, but a row was wrong. Why up to a cap of
+/// 50: series and shared reciprocals are off by a share of it, and more has not been judged.
+constexpr int kCapForm = 6;
+constexpr float kMostCapOfForm = 50.0f;
+constexpr int kMostCapColumns = 128;
 constexpr int kSlopesForm = 1;
 /// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
 /// of 2^30 are finite in f32, and so is 2^-80 of them.
@@ -167,14 +181,23 @@ bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
   return params.head_size <= tile.most_columns && params.v_head_size <= tile.most_v_columns;
 }
 
+/// Whether values of e4m3 products are several pieces of so many columns.
+bool divides_columns(const attn::AttendParams& params, int columns) {
+  const int all = attn::padded_columns(multiplied_columns(params), 1);
+  return columns < all && all % columns == 0;
+}
+
 /// The first that fits, or the last.
 const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params,
                              bool scales_first) {
   const auto fits = [&](const TileChoice& tile) {
-    // Why: what transforms scores takes registers too; 112 keys of three consumers would spill, and
-    // beside two sums 96.
+    // Why: what transforms scores takes registers too; 112 keys of three consumers would spill,
+    // beside two sums 96, and beside sums of pieces any.
     const int least_spilling = has_e4m3_products(params) ? 96 : 112;
-    const bool has_room = !scales_first || tile.consumers == 2 || tile.tile_n < least_spilling;
+    const bool has_room =
+        !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
+    // Why pages: nothing else has been measured, and of ragged rows 192 x 96 spill up to 284 bytes.
+    if (tile.sums > 0 && !(is_paged(params) && divides_columns(params, tile.sums))) return false;
     return has_room && params.head_size <= tile.most_columns &&
            params.v_head_size <= tile.most_v_columns;
   };
@@ -238,6 +261,12 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
   return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
          ahead_misfit(params).empty();
+}
+
+/// Of level 1, whose values are converted. One NVIDIA H200, 2026-11-28, D128: two requests of 8,192
+/// tokens 2250 us without it and 1682 us with it, one of 16,384 4333 and 3178 us.
+bool keeps_columns(const attn::AttendParams& params) {
+  return has_int8_scores(params) && value_element(params) == attn::Element::kI8;
 }
 
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
@@ -338,10 +367,9 @@ std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
   // Where all values have one sign, a sum of the 6 steps of 192 keys is 1.8e-4 too small, one of
   // 131,072 keys 13 %. Wider heads are summed piece by piece, each tile anew.
   const bool by_pieces = params.v_head_size > kMostWholeSums || plan.sums > 0;
-  const int columns = attn::padded_columns(multiplied_columns(params), 1);
-  if (plan.sums > 0 && (plan.sums >= columns || columns % plan.sums != 0)) {
+  if (plan.sums > 0 && !divides_columns(params, plan.sums)) {
     return fmt::format("sums={}: the {} columns of values are not several times as many", plan.sums,
-                       columns);
+                       attn::padded_columns(multiplied_columns(params), 1));
   }
   if (params.fast_fp8_sums == 0 && plan.promote == 0) {
     plan.promote = std::max(kPromotedKeys / plan.tile.tile_n, 1);
@@ -401,9 +429,15 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
 }
 
+int cap_form(const attn::AttendParams& params) {
+  const bool is_narrow =
+      params.head_size <= kMostCapColumns && params.v_head_size <= kMostCapColumns;
+  return is_narrow && params.score.soft_cap <= kMostCapOfForm ? kCapForm : 0;
+}
+
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   HopperPlan plan;
-  plan.cap = kCapForm;
+  plan.cap = cap_form(params);
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
   apply_options(options, &forms);
@@ -422,6 +456,9 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                has_int8_scores(params) ? size_of_element(value_element(params)) : 0};
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
+  plan.sums = choice.sums;
+  plan.fixed_base = choice.fixed_base;
+  plan.keep_columns = keeps_columns(params);
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
   plan.bounds = bounds_pay(params, forms);

@@ -159,8 +159,15 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   Problem capped(8192, 64, 64);
   capped.params.score.soft_cap = 30.0f;
   CHECK(plan_text(capped) == "192x96");
-  CHECK(hopper_plan(capped.params).cap == 0);
-  CHECK(hopper_plan(capped.params, "cap=6").cap == 6);
+  CHECK(hopper_plan(capped.params).cap == 6);
+  CHECK(hopper_plan(capped.params, "cap=0").cap == 0);
+  Problem wide_cap(8192, 256, 256);
+  wide_cap.params.score.soft_cap = 30.0f;
+  CHECK(hopper_plan(wide_cap.params).cap == 0);
+  CHECK(hopper_plan(wide_cap.params, "cap=6").cap == 6);
+  Problem high_cap(8192, 64, 64);
+  high_cap.params.score.soft_cap = 51.0f;
+  CHECK(hopper_plan(high_cap.params).cap == 0);
   CHECK(!hopper_plan(capped.params, "cap=6").one_base);
   CHECK(hopper_plan(capped.params, "cap=6:one_base=1").one_base);
   CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
@@ -214,25 +221,42 @@ TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities,
   CHECK(scaled.misfit() == "scales of every token and head: it has those of tensors and heads");
 }
 
-TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for two sums, unless they may be fast") {
+TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they may be fast") {
   CHECK(plan_text(codes(64, 64)) == "192x96");
   CHECK(plan_text(codes(96, 96)) == "128x96");
   CHECK(plan_text(codes()) == "128x96");
-  CHECK(plan_text(codes(192, 128)) == "128x96");
   CHECK(plan_text(codes(256, 256)) == "128x64");
-  CHECK(hopper_plan(codes().params).promote == 2);
-  CHECK(hopper_plan(codes(256, 256).params).promote == 1);
-  CHECK(hopper_plan(codes().params, "promote=4").promote == 4);
-  CHECK(hopper_plan(codes(256, 256).params, "promote=4").promote == 1);  // piece by piece
-  // Pieces beside weights, on request only: each tile's sums start anew.
-  CHECK(hopper_plan(codes().params).sums == 0);
-  const HopperPlan pieces = hopper_plan(codes().params, "tile_n=160:sums=64:promote=4");
+  CHECK(plan_text(codes(64, 64, 16)) == "192x128");
+  CHECK(plan_text(codes(96, 96, 16)) == "192x96");
+  CHECK(plan_text(codes(128, 128, 16)) == "192x96");
+  CHECK(plan_text(codes(192, 128, 16)) == "128x96");
+  CHECK(plan_text(codes(256, 256, 16)) == "128x96");
+  // Pieces beside weights: each tile's sums start anew.
+  for (const auto& [columns, v_columns] : {std::pair{64, 64}, {96, 96}, {128, 128}, {256, 256}}) {
+    CAPTURE(columns);
+    const HopperPlan plan = hopper_plan(codes(columns, v_columns, 16).params);
+    CHECK(plan.sums == 32);
+    CHECK(plan.promote == 1);
+    CHECK(plan.fixed_base);
+  }
+  CHECK(hopper_plan(codes(128, 128, 16).params, "promote=4").promote == 1);
+  // 32 columns are no several pieces of 32, and no wider ones.
+  CHECK(plan_text(codes(32, 32, 16)) == "192x96");
+  for (const Problem& problem : {codes(32, 32, 16), codes(192, 128, 16), codes()}) {
+    CHECK(hopper_plan(problem.params).sums == 0);
+    CHECK(hopper_plan(problem.params).promote == 2);
+    CHECK(hopper_plan(problem.params, "promote=4").promote == 4);
+  }
+  CHECK(hopper_plan(codes(128, 128, 16).params, "sums=0:promote=4").promote == 4);
+  const HopperPlan pieces =
+      hopper_plan(codes(128, 128, 16).params, "consumers=2:tile_n=160:sums=64");
   CHECK(pieces.sums == 64);
   CHECK(pieces.promote == 1);
   CHECK(pieces.reason.find(", sums of 160 keys promoted to f32, 64 columns at a time beside") !=
         std::string::npos);
-  CHECK(hopper_plan(codes().params).reason.find(", sums of 192 keys promoted to f32: ") !=
-        std::string::npos);
+  CHECK(
+      hopper_plan(codes(192, 128, 16).params).reason.find(", sums of 192 keys promoted to f32: ") !=
+      std::string::npos);
   Problem fast = codes();
   fast.params.fast_fp8_sums = 1;
   CHECK(plan_text(fast) == "128x192");
@@ -242,6 +266,12 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for two sums, unless t
   Problem capped = codes(64, 64);
   capped.params.score.soft_cap = 30.0f;
   CHECK(plan_text(capped) == "128x96");
+  for (const int columns : {64, 128, 256}) {
+    Problem problem = codes(columns, columns, 16);
+    problem.params.score.soft_cap = 30.0f;
+    CHECK(plan_text(problem) == (columns == 256 ? "128x64" : "128x96"));
+    CHECK(hopper_plan(problem.params).sums == 0);
+  }
   CHECK_THROWS_WITH_AS(hopper_plan(codes().params, "tile_n=80"),
                        "kernel hopper_prefill: tile_n=80: e4m3 products take multiples of 32 keys",
                        Error);

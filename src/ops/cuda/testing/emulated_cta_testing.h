@@ -346,6 +346,7 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #undef is_last_arrival
 #undef load_of_grid
 #define in_cta ptx_in_cta
+#define cluster_rank ptx_cluster_rank
 #define load_pair_of_cta ptx_load_pair_of_cta
 #define load_quad_of_cta ptx_load_quad_of_cta
 #define send_words ptx_send_words
@@ -354,6 +355,7 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #undef send_words
 #undef sync_cluster
 #undef in_cta
+#undef cluster_rank
 #undef load_pair_of_cta
 #undef load_quad_of_cta
 
@@ -516,6 +518,11 @@ inline void sync_cluster() {
 /// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.
 inline std::vector<unsigned char*> emulated_cluster;
 inline u32 in_cta(u32 address, u32 rank) { return address | rank << 24; }
+/// Of CTAs that run side by side.
+inline u32 cluster_rank() {
+  const auto& ctas = attnbench::cuda::running_cluster->ctas;
+  return static_cast<u32>(std::ranges::find(ctas, attnbench::cuda::running_cta) - ctas.begin());
+}
 template <typename T>
 T load_of_cta(u32 address) {
   T value;

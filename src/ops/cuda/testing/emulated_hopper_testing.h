@@ -321,9 +321,18 @@ void for_each_of_box(const attnbench::TensorMap& host, const BoxAt<kRank>& box, 
   }
 }
 
+/// Place in the CTA's shared memory of what a copy brings, which in a cluster is named by rank.
+inline u32 of_own(u32 address) {
+  const u32 rank = attnbench::cuda::running_cluster == nullptr ? 0 : cluster_rank();
+  if (address >> 24 != rank) throw std::logic_error("a copy to another CTA");
+  return address & 0xFFFFFFu;
+}
+
 template <int kRank>
-void load_box(u32 to_shared, const TensorMap& map, const BoxAt<kRank>& from, u32 barrier,
+void load_box(u32 to, const TensorMap& map, const BoxAt<kRank>& from, u32 counted,
               unsigned long long) {
+  const u32 to_shared = of_own(to);
+  const u32 barrier = of_own(counted);
   const attnbench::TensorMap& host = described_map<kRank>(map, to_shared);
   attnbench::cuda::running_hopper->queue_copy([=, &host] {
     for_each_of_box(host, from, to_shared, [](const char* element, auto* shared, u32 size) {
