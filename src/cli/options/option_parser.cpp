@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -24,9 +25,26 @@ namespace {
 /// Help whose descriptions go on below themselves on a narrow terminal.
 class HelpFormatter : public CLI::Formatter {
  public:
+  std::string make_description(const CLI::App* command) const override {
+    return wrapped(CLI::Formatter::make_description(command), 0);
+  }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::stringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), get_column_width()),
+                             get_column_width());
+    return text.str();
+  }
+
   std::string make_option_desc(const CLI::Option* option) const override {
-    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
-    return hang(CLI::Formatter::make_option_desc(option), get_column_width(), width, 0);
+    return wrapped(CLI::Formatter::make_option_desc(option), get_column_width());
+  }
+
+ private:
+  /// A text from `column` on, its lines without the spaces before them: CLI11 writes those.
+  static std::string wrapped(const std::string& text, std::size_t column) {
+    return hang(text, column, static_cast<std::size_t>(output_width(STDOUT_FILENO)), 0);
   }
 };
 
