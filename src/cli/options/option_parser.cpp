@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <regex>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -141,12 +142,20 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
   return std::nullopt;
 }
 
+/// "--samples: expected N, found none" in place of "--samples: 1 required N missing".
+std::string missing_value(const std::string& message) {
+  std::smatch match;
+  const std::regex missing(R"(([^:]+): \d+ required (.+) missing)");
+  if (!std::regex_match(message, match, missing)) return message;
+  return fmt::format("{}: expected {}, found none", match.str(1), match.str(2));
+}
+
 /// What is wrong with a line. Of a word that looks like an option and is none the nearest one is
 /// told, and of other words too many the first; what else is wrong CLI11 says itself.
 std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
   const std::vector<std::string> unknown = command.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || unknown.empty()) {
-    return error.what();
+    return missing_value(error.what());
   }
   const auto word = std::find_if(unknown.begin(), unknown.end(), [](const std::string& text) {
     return text.size() > 1 && text[0] == '-';
