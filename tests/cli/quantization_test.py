@@ -157,6 +157,7 @@ class Quantization(ToolTest):
         self.assertIn("1 SAME", same.out)
         worse = self.expect(1, "gate", "good-r.json", "bad-r.json")
         self.assertIn("LESS_ACCURATE", worse.out)
+        self.assertRegex(" ".join(worse.out.split()), r"FLASH_ATTN.* quantization NMSE \S+ -> 0\.9\d+ grew")
         results = json.loads((self.dir / "good-r.json").read_text())
         cost = results["results"][0]["quantization_error"]
         cost.update(rms_rel=2 * cost["rms_rel"], nmse=4 * cost["nmse"])
