@@ -71,8 +71,8 @@ std::vector<Row> summary_rows(const CalibrationReport& report) {
     median.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors[(count - 1) / 2]));
     worst.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors.back()));
   }
-  median.push_back(fmt::format("of {} layer{}", report.layers.size(),
-                               report.layers.size() == 1 ? "" : "s"));
+  median.push_back(
+      fmt::format("of {} layer{}", report.layers.size(), report.layers.size() == 1 ? "" : "s"));
   worst.emplace_back();
   return {median, worst};
 }
@@ -122,7 +122,8 @@ struct Loss {
 std::string warning(const std::string& what, const Loss& loss, std::size_t num_layers) {
   return fmt::format(
       "{} loses more than {}x to the best method in {} of {} layer{}, most in '{}': {:.1f}x", what,
-      kWarnedLoss, loss.num_layers, num_layers, num_layers == 1 ? "" : "s", shown(loss.layer), loss.largest);
+      kWarnedLoss, loss.num_layers, num_layers, num_layers == 1 ? "" : "s", shown(loss.layer),
+      loss.largest);
 }
 
 /// Upstream's signed maximum may miss what is largest (§10.6): how much of it saturates.

@@ -290,6 +290,10 @@ class Commands(ToolTest):
             problem = out[out.index("{") : out.index("\n}\n") + 2].splitlines()
             self.assertLessEqual(max(map(len, problem)), width)
             self.assertLess(len(problem), 5000 // width)
+            whole = self.expect(0, "explain", "tiny.yaml", "--set", "batch=4q1s512", "--device", "cpu",
+                                COLUMNS=str(width)).out  # fmt: skip
+            self.assertIn("hopper_tiles", whole)
+            self.assertEqual([line for line in whole.splitlines() if len(line) > width], [])
             self.assertEqual(strict_json("\n".join(problem))["attention"]["head_size"], 64)
 
     def test_explain_shows_the_defaults_of_what_is_read_and_no_query_type_that_backends_decide(self):

@@ -266,7 +266,7 @@ const SyntaxError kSyntaxErrors[] = {
     {YAML::ErrorMsg::END_OF_MAP, "a line that is indented unlike those before it"},
     {YAML::ErrorMsg::END_OF_SEQ, "a line that is indented unlike those before it"},
     {YAML::ErrorMsg::MAP_VALUE,
-     "a ':' where none can be; check the indentation, and put quotes around a text with ': ' in it"},
+     "a ':' where none can be; check the indentation, and put a text with ': ' in it in quotes"},
     {YAML::ErrorMsg::MAP_KEY, "a key where none can be; check the indentation"},
     {YAML::ErrorMsg::BLOCK_ENTRY, "a '-' where no list can begin; check the indentation"},
     {YAML::ErrorMsg::FLOW_END, "an unmatched ']' or '}'"},
@@ -284,7 +284,9 @@ std::string_view syntax_error(std::string_view message, const std::string& text,
   for (int i = 0; i <= line && std::getline(lines, found); ++i) {
   }
   const std::size_t indentation = std::min(found.find_first_not_of(" \t"), found.size());
-  if (found.find('\t') < indentation) return "a tab in the indentation; YAML takes only spaces there";
+  if (found.find('\t') < indentation) {
+    return "a tab in the indentation; YAML takes only spaces there";
+  }
   for (const SyntaxError& error : kSyntaxErrors) {
     if (message.starts_with(error.parser)) return error.user;
   }

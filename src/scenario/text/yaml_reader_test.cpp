@@ -117,11 +117,9 @@ TEST_CASE("what is no YAML is named in words of its own, at its line") {
   CHECK(found("a: {b: 1\n") == "f.yaml:2 a '{' that is never closed");
   CHECK(found("a: 1]\nb: ]\n") == "f.yaml:2 an unmatched ']' or '}'");
   CHECK(found("a:\n\tb: 1\n") == "f.yaml:2 a tab in the indentation; YAML takes only spaces there");
-  CHECK(found("a:\n  b: 1\n c: 2\n") ==
-        "f.yaml:3 a line that is indented unlike those before it");
+  CHECK(found("a:\n  b: 1\n c: 2\n") == "f.yaml:3 a line that is indented unlike those before it");
   CHECK(holds(found("a: b: 1\n"), "f.yaml:1 a ':' where none can be; check the indentation"));
-  CHECK(found("a: \"\\q\"\n") ==
-        "f.yaml:1 an unknown escape sequence; single quotes keep a '\\'");
+  CHECK(found("a: \"\\q\"\n") == "f.yaml:1 an unknown escape sequence; single quotes keep a '\\'");
   CHECK(holds(found("a: @x\n"), "f.yaml:1 a character that begins no value"));
   CHECK(holds(found("a: 1\n- b\n"), "f.yaml:2 a "));
 }
