@@ -171,27 +171,32 @@ class Results(Sequence):
         frame = pandas.DataFrame(rows, columns=list(dict.fromkeys(key for row in rows for key in row)))
         return frame.set_index("id") if rows else frame
 
-    def _rows(self):
+    def _table(self):
+        """Rows of texts, the titles first; what quantising costs only if something is quantised."""
+        is_quantised = any(one.quantization_error for one in self)
+        quant = lambda text: (text,) if is_quantised else ()
+        rows = [("case", "backend", "status", "max_abs", "err_ratio", *quant("quant"), "us", "GB/s", "GFLOP/s",
+                 "reasons")]  # fmt: skip
         for one in self:
             error, timing, rate = one.error, one.timing, one.throughput
-            yield (one.case, one.backend, one.status, _number(error and error.max_abs, "{:.1e}"),
-                   _number(error and error.err_ratio, "{:.2f}"),
-                   _number(timing and timing.median_us, "{:.1f}"),
-                   *_rates(rate), "; ".join(one.reasons))  # fmt: skip
-
-    _HEADER = ("case", "backend", "status", "max_abs", "err_ratio", "us", "GB/s", "GFLOP/s", "reasons")
+            rows.append((one.case, one.backend, one.status, _number(error and error.max_abs, "{:.1e}"),
+                         _number(error and error.err_ratio, "{:.2f}"), *quant(_quant(one.quantization_error)),
+                         _number(timing and timing.median_us, "{:.1f}"),
+                         *_rates(rate), "; ".join(one.reasons)))  # fmt: skip
+        return rows
 
     def __repr__(self):
-        rows = [self._HEADER, *self._rows()]
-        last = len(self._HEADER) - 1
+        rows = self._table()
+        last = len(rows[0]) - 1
         widths = [max(len(row[i]) for row in rows) for i in range(last)]
         lines = ("  ".join([*map(str.ljust, row, widths), row[last]]).rstrip() for row in rows)
         return "\n".join(lines)
 
     def _repr_html_(self):
         cells = lambda row, tag: "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)
-        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self._rows())
-        return f"<table><thead><tr>{cells(self._HEADER, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        titles, *rows = self._table()
+        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+        return f"<table><thead><tr>{cells(titles, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _rates(rate):
@@ -199,6 +204,16 @@ def _rates(rate):
     if rate is None:
         return "", ""
     return _number(rate.gbps, "{:.3g}"), _number(rate.tflops and 1000 * rate.tflops, "{:.3g}")
+
+
+def _quant(cost):
+    """The share, and "!" where scales clip values, as in the table of `run`."""
+    if cost is None or cost.rms_rel is None:
+        return ""
+    percent = 100 * cost.rms_rel
+    digits = 1 if percent >= 1 else 2 if percent >= 0.1 else 3
+    clips = any(name.startswith("saturated_") and share for name, share in cost.raw.items())
+    return f"{percent:.{digits}f}%" + ("!" if clips else "")
 
 
 def _number(value, text):

@@ -71,7 +71,8 @@ std::vector<Row> summary_rows(const CalibrationReport& report) {
     median.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors[(count - 1) / 2]));
     worst.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors.back()));
   }
-  median.push_back(fmt::format("of {} layers", report.layers.size()));
+  median.push_back(
+      fmt::format("of {} layer{}", report.layers.size(), report.layers.size() == 1 ? "" : "s"));
   worst.emplace_back();
   return {median, worst};
 }
@@ -120,8 +121,9 @@ struct Loss {
 
 std::string warning(const std::string& what, const Loss& loss, std::size_t num_layers) {
   return fmt::format(
-      "{} loses more than {}x to the best method in {} of {} layers, most in '{}': {:.1f}x", what,
-      kWarnedLoss, loss.num_layers, num_layers, shown(loss.layer), loss.largest);
+      "{} loses more than {}x to the best method in {} of {} layer{}, most in '{}': {:.1f}x", what,
+      kWarnedLoss, loss.num_layers, num_layers, num_layers == 1 ? "" : "s", shown(loss.layer),
+      loss.largest);
 }
 
 /// Upstream's signed maximum may miss what is largest (§10.6): how much of it saturates.
@@ -141,8 +143,8 @@ void warn_of_signed_amax(const CalibrationReport& report, std::vector<std::strin
   }
   if (count == 0) return;
   warnings.push_back(
-      fmt::format("signed amax: values of {} tensors saturate, most in {}: {} of its elements",
-                  count, where, share_text(most)));
+      fmt::format("signed amax: values of {} tensor{} saturate{}, most in {}: {} of its elements",
+                  count, count == 1 ? "" : "s", count == 1 ? "s" : "", where, share_text(most)));
 }
 
 double least_error(const LayerReport& layer, ScaleMethod best) {

@@ -243,11 +243,13 @@ class Judge {
     };
     std::string loss = loss_of("", &Result::error);
     if (loss.empty()) loss = loss_of(kLse, &Result::lse_error);
-    if (loss.empty()) loss = loss_of("quantization ", &Result::quantization_error);
     // Another draw is no reason for another error, so its seed is not compared.
     if (loss.empty()) loss = loss_of("probe ", &Result::probe_error);
     if (loss.empty()) loss = loss_of("probe LSE ", &Result::probe_lse_error);
-    return loss;
+    // First, and beside the others: scales that clip change those, too, by far less.
+    const std::string cost = loss_of("quantization ", &Result::quantization_error);
+    if (cost.empty()) return loss;
+    return loss.empty() ? cost : fmt::format("{}; {}", cost, loss);
   }
 
   /// The same of one comparison with the reference. Of other rows the largest error of all is

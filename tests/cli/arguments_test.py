@@ -1,5 +1,6 @@
 """Scenarios from standard input and from folders; help, version and lists."""
 
+import re
 import subprocess
 import unittest
 
@@ -52,6 +53,16 @@ class Arguments(ToolTest):
         self.assertIn("expected at most one command, found 2",
                       self.expect(2, "help", "run", "gate").err)  # fmt: skip
         self.assertEqual(self.expect(0, "-V").out, self.expect(0, "--version").out)
+
+    def test_help_fits_the_width_and_keeps_its_words(self):
+        commands = re.findall(r"(?m)^  ([a-z]+) {2,}", self.expect(0, "--help").out)
+        self.assertIn("compose", commands)
+        for command in ([], *([name] for name in commands)):
+            wide, narrow = (self.expect(0, *command, "--help", COLUMNS=width).out.split("\nExample:")
+                            for width in ("400", "80"))  # fmt: skip
+            # Examples are lines to copy.
+            self.assertEqual([x for x in narrow[0].splitlines() if len(x) > 80], [], command)
+            self.assertEqual(narrow[0].split(), wide[0].split())
 
     def test_small_scenarios_do_not_bury_the_others(self):
         text = self.expect(0, "list", "scenarios").out

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -240,6 +241,33 @@ class Errors(CalibrationTest):
                     self.assertIn(line, rest, name)  # and in the same order
             if "..." not in quoted:
                 self.assertEqual(quoted, printed)
+
+    def test_the_shares_of_the_documents_are_those_of_the_encoder(self):
+        def errors(*options):
+            out = self.calibrate(0, "--tensors", REAL, "--json", "-", "--max-rows", "105", "--force",
+                                 *options).out  # fmt: skip
+            layers = strict_json(out)["layers"]
+            by_method = [[100 * layer["methods"][name]["rms_rel"] for layer in layers]
+                         for name in ("amax", "percentile", "mse")]  # fmt: skip
+            return by_method, max(layer["loss"] for layer in layers)
+
+        def quoted(page, sentence):
+            text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+            return [float(number) for number in re.search(sentence, text).groups()]
+
+        methods, _ = errors()
+        (_, at_99, _), loss = errors("--method", "percentile", "--percentile", "99")
+        every = sum(methods, [])
+        number = r"(\d[\d.]*)"
+        for page in ("README.md", "docs/calibration.md"):
+            least, most = quoted(page, f"FP8 costs this encoder {number} to {number} % of")
+            self.assertEqual((least, most), (round(min(every), 1), round(max(every))), page)
+        self.assertEqual(quoted("README.md", f"would cost up to {number} %"), [round(max(at_99), 1)])
+        self.assertEqual(quoted("docs/calibration.md", f"99 costs {number} % in the worst layer, {number} times"),
+                         [round(max(at_99), 1), round(loss, 1)])  # fmt: skip
+        (amax, *_), _ = errors("--format", "int8-value")
+        self.assertEqual(quoted("docs/calibration.md", f"the median is {number} %"),
+                         [round(sorted(amax)[(len(amax) - 1) // 2], 2)])  # fmt: skip
 
     def test_a_trained_encoder(self):
         outcome = self.calibrate(0, "--tensors", REAL, "--json", "-", "--max-rows", "105",

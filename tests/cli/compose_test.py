@@ -2,7 +2,7 @@
 
 import unittest
 
-from tool import TINY, ToolTest, strict_json
+from tool import TINY, TINY_CASE, ToolTest, strict_json
 
 
 class Compose(ToolTest):
@@ -24,6 +24,13 @@ class Compose(ToolTest):
         file = self.write("tiny.yaml", TINY)
         outcome = self.expect(3, "compose", file, "--set", "attention.sliding_window=8")
         self.assertIn("windows and ALiBi go by positions", outcome.out)
+        self.assertTrue(outcome.out.startswith(f"tiny/{TINY_CASE}: "), outcome.out)
+
+    def test_a_reason_of_several_cases_stands_once_with_their_number(self):
+        file = self.write("tiny.yaml", TINY + "sweep: {attention.sliding_window: [null, 8, 16, 24]}\n")
+        out = self.expect(0, "compose", file).out
+        self.assertEqual(out.count("windows and ALiBi go by positions"), 1)
+        self.assertRegex(out, r"(?m)^3 cases: windows and ALiBi go by positions")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ class Invariance(ToolTest):
         run = self.expect(0, "invariance", "smoke-prefill", "smoke-mla")
         self.assertIn("FLASH_ATTN", run.out)
         self.assertIn("run again", run.out)
-        self.assertRegex(run.out, r"smoke-mla/\S+: attention.type mla: no request of it")
+        reason = "attention.type mla: no request of it can be taken out of its batch"
+        self.assertRegex(run.out, rf"(?m)^\d\d results of MLA, FLASHMLA, \S.*: {reason}$")
+        self.assertEqual(run.out.count(reason), 1)
+        one = self.expect(3, "invariance", "smoke-mla", "--filter", "/q130s\\w+_q140s300_q200/MLA$")
+        self.assertEqual(one.out, f"smoke-mla/q130s700_q140s300_q200/MLA: {reason}\n")
 
     def test_nothing_to_study_is_no_success(self):
         self.expect(3, "invariance", "smoke-mla")

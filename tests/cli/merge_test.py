@@ -41,6 +41,8 @@ class Parts(ToolTest):
         self.assertEqual((len(first), len(second)), (2, 2))
         outcome = self.expect(0, "merge", "a.json", "b.json", "-o", "all.json")
         self.assertIn("all.json: 4 results of 2 files", outcome.out)
+        outcome = self.expect(0, "merge", "all.json", "-o", "again.json")
+        self.assertEqual(outcome.out, "again.json: 4 results of 1 file\n")
         whole = self.results("parts.yaml", "--device", "cpu", "--no-timing")
         self.assertEqual(sorted(self.ids("all.json")), sorted(whole))
         self.expect(0, "gate", "all.json", "all.json")

@@ -1,9 +1,11 @@
 """Backends in turns through the real binary: what a result file says of them, and what the tables."""
 
+import json
 import statistics
 import unittest
 from pathlib import Path
 
+from result_files import error, peer_results, result_file
 from tool import BINARY, SCENARIOS, ToolTest, strict_json
 
 NAIVE = Path(BINARY).resolve().parent / "plugins" / "libnaive_attention.so"
@@ -62,6 +64,20 @@ class Peers(ToolTest):
             self.assertAlmostEqual(ratio, expected, delta=0.006 * expected)
             self.assertEqual(cell.startswith("**1.00x**"), times[name] == min(times.values()))
         self.assertEqual(self.expect(0, "report", "r.json", COLUMNS="120").out.count("side by"), 1)
+
+    def test_doubtful_times_and_the_cost_of_quantising_stand_beside_the_ratios(self):
+        results = peer_results()
+        results[0]["timing"].update(waits_us=[18.0] * 20, cpu_wait=0.6)
+        for entry, cost in ((results[0], 0.046), (results[2], 0.026)):
+            entry["quantization_error"] = error(cost)
+        self.write("r.json", json.dumps(result_file(results)))
+        out = self.expect(0, "report", "r.json", COLUMNS="160").out
+        markdown = self.expect(0, "report", "r.json", "--markdown", "-").out
+        shown = out.split("side by side")[1].splitlines()[2:]
+        self.assertRegex(shown[1], r"30\.00 us\* 1\.50x +error +20\.00 us 1\.00x$")
+        self.assertRegex(shown[2], r" 0\.03, quant 4\.6% .* 0\.05, quant 2\.6%$")
+        self.assertNotIn("quant", "".join(shown[3:6]))
+        self.assertRegex(markdown, r" 30\.00 us\*, [^|]*, quant 4\.6% \|")
 
     def test_a_run_without_turns_says_nothing_of_them(self):
         results = self.run_peers("--set", "timing.order=sequential")

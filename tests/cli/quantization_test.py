@@ -3,9 +3,12 @@
 import csv
 import io
 import json
+import re
+import subprocess
+import sys
 import unittest
 
-from tool import TINY, ToolTest, strict_json
+from tool import ROOT, TIME_LIMIT_S, TINY, ToolTest, strict_json
 
 SWEEP = TINY + "backends: [FLASH_ATTN]\nsweep: {kv_cache.dtype: [auto, fp8]}\n"
 CLIPPED = (
@@ -31,7 +34,7 @@ class Quantization(ToolTest):
         self.write("s.yaml", SWEEP)
         out = self.expect(
             0, "run", "s.yaml", "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md",
-            "--junit", "r.xml",
+            "--junit", "r.xml", "--prometheus", "r.prom",
         ).out
         results = strict_json((self.dir / "r.json").read_text())["results"]
         exact, fp8 = results
@@ -54,6 +57,21 @@ class Quantization(ToolTest):
         self.assertEqual(cells[titles.index("kv_cache.dtype")], "fp8")
         self.assertIn(shown, self.expect(0, "report", "r.json").out)
         self.assertEqual((self.dir / "r.xml").read_text().count(f"quant: {shown}"), 1)
+        gauges = re.findall(r"(?m)^attnbench_quantization_error_ratio{.*dtype=fp8.*} (\S+)$",
+                            (self.dir / "r.prom").read_text())  # fmt: skip
+        self.assertEqual([float(value) for value in gauges], [cost])
+        head, *rows = (re.split(" {2,}", line) for line in self.in_python("r.json").splitlines())
+        self.assertEqual(head[4:6], ["err_ratio", "quant"])
+        self.assertEqual(rows[1][5], shown)
+
+    def in_python(self, name):
+        """How the results of a file look in Python."""
+        done = subprocess.run(
+            [sys.executable, "-c", f"import attnbench; print(attnbench.load({name!r}))"], cwd=self.dir,
+            env=self.environment(PYTHONPATH=str(ROOT / "python")), capture_output=True, text=True,
+            timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
 
     def test_two_files_side_by_side_show_what_scales_cost_though_the_errors_shrink(self):
         self.write("s.yaml", CLIPPED)
@@ -69,7 +87,10 @@ class Quantization(ToolTest):
 
     def test_scales_that_clip_are_marked_and_warned_about_with_their_shares(self):
         self.write("s.yaml", CLIPPED)
-        outcome = self.expect(0, "run", "s.yaml", "--json", "r.json", "--junit", "r.xml")
+        outcome = self.expect(0, "run", "s.yaml", "--json", "r.json", "--junit", "r.xml",
+                              "--summary", "r.md")  # fmt: skip
+        self.assertIn("quant! warning: the scales are too small", (self.dir / "r.md").read_text())
+        self.assertRegex(self.in_python("r.json"), r"  9\d\.\d%!  ")
         result = strict_json((self.dir / "r.json").read_text())["results"][0]
         cost = result["quantization_error"]
         key, value = (f"{100 * cost[f'saturated_{part}']:.1f}%" for part in ("key", "value"))
@@ -157,6 +178,7 @@ class Quantization(ToolTest):
         self.assertIn("1 SAME", same.out)
         worse = self.expect(1, "gate", "good-r.json", "bad-r.json")
         self.assertIn("LESS_ACCURATE", worse.out)
+        self.assertRegex(" ".join(worse.out.split()), r"FLASH_ATTN.* quantization NMSE \S+ -> 0\.9\d+ grew")
         results = json.loads((self.dir / "good-r.json").read_text())
         cost = results["results"][0]["quantization_error"]
         cost.update(rms_rel=2 * cost["rms_rel"], nmse=4 * cost["nmse"])

@@ -164,6 +164,10 @@ class Page(PageTest):
         named = [{**entry, "scenario": "a-name-that-is-longer-than-a-telephone-is-wide", "id":
                   entry["id"].replace("sweep/", "a-name-that-is-longer-than-a-telephone-is-wide/")}
                  for entry in sweep_results()]  # fmt: skip
+        self.browser.resize(320, 844, mobile=True)
+        self.open(quantised_results())
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 320)
+        self.browser.resize(390, 844, mobile=True)
         self.open(*([*quantised_results(), *named] for _ in range(3)))
         self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
         self.assertEqual(self.js("""[...document.querySelectorAll('.scroll')]

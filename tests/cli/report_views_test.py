@@ -8,6 +8,7 @@ from pages import PageTest
 from result_files import (
     batch_results,
     failed,
+    in_turns,
     of_batch,
     peer_results,
     quantised_results,
@@ -16,7 +17,7 @@ from result_files import (
     sweep_results,
     timed,
 )
-from timings import rates
+from timings import rates, retime
 
 
 def bounded_by(bound, entry):
@@ -47,6 +48,10 @@ class Views(PageTest):
         self.click(".costs button")
         self.assertIn("Clipped by scales", self.text("tr.detail"))
         self.assertIn("quant!", self.text("#overview-view"))
+        # Where backends stand side by side, too.
+        both = [in_turns(entry, ["FLASH_ATTN", "TRITON_ATTN"]) for entry in quantised_results()[1:3]]
+        self.open(both)
+        self.assertEqual([cell.split("|")[5] for cell in self.peers()[0][1:]], ["quant 4.6%", "quant 98.6%!"])
         clean = [r for r in quantised_results() if r["backend"] == "FLASH_ATTN"]
         self.open(clean)
         self.assertEqual(self.js("document.querySelectorAll('.warning').length"), 0)
@@ -61,6 +66,27 @@ class Views(PageTest):
         times = self.shown("time")
         self.assertEqual([times[0], times[1], times[3]], ["20.00 µs*", "25.00 µs", "70.00 µs^"])
         self.assertIn("throttled", self.text("#overview-view"))
+        # Where several backends or files are compared, too.
+        doubtful = peer_results()
+        for entry in doubtful:
+            if entry["backend"] == "FLASH_ATTN":
+                entry["timing"].update(waits_us=[12.0] * 20, cpu_wait=0.6)
+        self.open(doubtful, doubtful)
+        self.assertEqual([cell.split("|")[1] for cell in self.peers()[0][1:]],
+                         ["30.00 µs*", "the process ended", "20.00 µs"])  # fmt: skip
+        self.assertIn("time*: other programs", self.text("#peers-view"))
+        times = self.js("""[...document.querySelectorAll('.compare tbody tr')].map(row =>
+          [row.cells[2], row.cells[3], row.cells[4]].map(cell => cell.textContent))""")
+        self.assertIn(["FLASH_ATTN", "30.00 µs*", "30.00 µs*"], times)
+        self.assertIn("time*: other programs", self.text("#compare"))
+
+    def test_samples_are_counted_in_whole_numbers(self):
+        few = result("FLASH_ATTN", 1024, 20.0)
+        retime(few, [20.0, 21.0, 22.0])
+        self.open([few])
+        ticks = self.js("""[...document.querySelectorAll('#samples figure:last-child svg g.axis')][0]
+          .textContent""")
+        self.assertEqual(ticks, "012")
 
     def ticks(self, axis):
         """Texts of the ticks of the sweep's first panel."""
@@ -194,12 +220,12 @@ class Views(PageTest):
 
     def test_backends_that_took_no_turns_are_said_to_have_taken_none(self):
         self.open(peer_results() + sweep_results()[:6])
-        self.assertIn("3 cases marked with * had", self.text("#peers-view"))
-        marked = [row[0].endswith(" *") for row in self.peers()]
+        self.assertIn("3 cases marked with † had", self.text("#peers-view"))
+        marked = [row[0].endswith(" †") for row in self.peers()]
         self.assertEqual(marked, [False, False, True, True, True])
         self.open(sweep_results())
         self.assertIn("in one go, one after another", self.text("#peers-view"))
-        self.assertNotIn("*", self.text(".peers tbody"))
+        self.assertNotIn("†", self.text(".peers tbody"))
 
     def test_side_by_side_is_read_on_a_phone_without_scrolling_to_the_side(self):
         self.browser.resize(390, 844, mobile=True)

@@ -10,7 +10,7 @@ import unittest
 from documents_test import BLOCK, DOCUMENTS, blocks
 from history_test import nightly
 from plugins import MINIMAL, NAIVE, PluginTest, library_from_c
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
 # By page and beginning: who prints them.
 SHOWN = {
@@ -141,6 +141,24 @@ class Tables(ToolTest):
         printed = [re.split(r" {2,}", line.strip()) for line in out.splitlines()]
         self.assertIn(head, printed)
         self.assertEqual(len(printed[printed.index(head) + 1]), len(rows[0]))
+
+    def test_the_page_is_as_large_as_its_document_says(self):
+        def page_of(name, text):
+            self.write(f"{name}.yaml", text)
+            self.expect(0, "run", f"{name}.yaml", "--device", "cpu", "--samples", "20", "--json", f"{name}.json")
+            self.expect(0, "report", f"{name}.json", "-o", f"{name}.html")
+            results = strict_json((self.dir / f"{name}.json").read_text())["results"]
+            return (self.dir / f"{name}.html").stat().st_size, len(results)
+
+        small, few = page_of("few", TINY)
+        large, many = page_of("many", TINY + "sweep: {kv_cache.block_size: [16, 32, 48, 64], "
+                              "kv_cache.layout: [NHD, HND]}\n")  # fmt: skip
+        text = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+        base, least, most = map(float, re.search(
+            r"one file of ([\d.]+) MiB plus (\d+) to (\d+) KiB per timed result", text).groups())  # fmt: skip
+        each = (large - small) / (many - few)
+        self.assertTrue(least <= each / 1024 <= most, each)
+        self.assertEqual(round((small - few * each) / 2**20, 1), base)
 
     def test_shares_of_the_speed_of_light_have_the_columns_that_are_shown(self):
         self.write("tiny.yaml", TINY)

@@ -153,6 +153,10 @@ class Tables(ToolTest):
         out = self.expect(0, "run", "sweep.yaml", "--backend", "FLASH_ATTN").out
         self.assertRegex(out, r"\n8 passed in (\d+m)?\d+s\n")
         self.assertIn("next: --json FILE", out.splitlines()[-1])
+        saved = self.expect(0, "run", "sweep.yaml", "--backend", "FLASH_ATTN", "--samples", "3",
+                            "--save-baseline", "base.json").out  # fmt: skip
+        self.assertEqual(saved.splitlines()[-1],
+                         "next: the same command with --baseline base.json gates a later run")  # fmt: skip
         self.write("wrong.yaml", SWEEP + "validation: {max_quantization_error: 1e-6}\n")
         out = self.expect(1, "run", "wrong.yaml", "--backend", "FLASH_ATTN", "--no-timing").out
         self.assertIn("reproduce: attnbench run", out.splitlines()[-1])

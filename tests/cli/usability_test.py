@@ -157,6 +157,21 @@ class Messages(ToolTest):
             self.assertEqual(error.count("\n"), 1, error)
             self.assertIn(f"E-FORMAT: {name}:1: {words}", error)
 
+    def test_files_that_are_no_yaml_are_refused_without_the_words_of_a_parser(self):
+        for text, words in (
+            (TINY + "sweep: {kv_cache.dtype: [auto, fp8}\n", "s.yaml:6: expected YAML or JSON, found: an unmatched ']' or '}'"),
+            (TINY + "kv_cache:\n\tdtype: fp8\n", "s.yaml:7: expected YAML or JSON, found: a tab in the indentation"),
+            (TINY.replace("batch: ", " batch: "), "s.yaml:4: expected YAML or JSON, found: a "),
+        ):  # fmt: skip
+            self.write("s.yaml", text)
+            error = self.error("validate", "s.yaml")
+            self.assertIn(words, error)
+            self.assertNotRegex(error, "illegal|not found|end of")
+
+    def test_an_option_without_its_value_says_what_it_takes(self):
+        self.assertIn("--samples: expected N, found none; see 'attnbench run --help'",
+                      self.error("run", "tiny.yaml", "--samples"))  # fmt: skip
+
     def test_the_valid_keys_are_listed_once(self):
         self.write("bad.yaml", TINY + "zzzzzzzz: 1\nyyyyyyyy: 2\n")
         error = self.error("validate", "bad.yaml")
@@ -275,6 +290,10 @@ class Commands(ToolTest):
             problem = out[out.index("{") : out.index("\n}\n") + 2].splitlines()
             self.assertLessEqual(max(map(len, problem)), width)
             self.assertLess(len(problem), 5000 // width)
+            whole = self.expect(0, "explain", "tiny.yaml", "--set", "batch=4q1s512", "--device", "cpu",
+                                COLUMNS=str(width)).out  # fmt: skip
+            self.assertIn("hopper_tiles", whole)
+            self.assertEqual([line for line in whole.splitlines() if len(line) > width], [])
             self.assertEqual(strict_json("\n".join(problem))["attention"]["head_size"], 64)
 
     def test_explain_shows_the_defaults_of_what_is_read_and_no_query_type_that_backends_decide(self):

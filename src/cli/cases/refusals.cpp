@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -123,6 +124,18 @@ std::vector<Reasons> all_refusals(const std::vector<Pair>& pairs, const DeviceCh
     ++next;
   }
   return all;
+}
+
+std::vector<SharedRefusal> shared_refusals(const std::vector<std::vector<std::string>>& refusals) {
+  std::vector<SharedRefusal> shared;
+  for (std::size_t place = 0; place < refusals.size(); ++place) {
+    for (const std::string& reason : refusals[place]) {
+      auto known = std::ranges::find(shared, reason, &SharedRefusal::reason);
+      if (known == shared.end()) known = shared.insert(known, {reason, {}});
+      known->places.push_back(place);
+    }
+  }
+  return shared;
 }
 
 }  // namespace attnbench

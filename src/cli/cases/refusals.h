@@ -7,6 +7,7 @@
 // device first: who has no GPU should read that and not the fine print of a kernel.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,13 @@ std::vector<std::string> device_refusals(const Problem& problem, const DeviceCho
 /// a supports() that throws.
 std::vector<std::vector<std::string>> all_refusals(const std::vector<Pair>& pairs,
                                                    const DeviceChoice& device);
+
+/// A reason, and the places of all that have it.
+struct SharedRefusal {
+  std::string reason;
+  std::vector<std::size_t> places;
+};
+/// Every reason once, by first appearance: a user reads it once, whatever it refuses.
+std::vector<SharedRefusal> shared_refusals(const std::vector<std::vector<std::string>>& refusals);
 
 }  // namespace attnbench

@@ -141,7 +141,8 @@ void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, Kerne
   const Collection found =
       collect(pairs, device_of_sm(sm_of_arch(arch), arguments.selection.assume_num_sms));
   totals.num_kernels += static_cast<int>(found.specs.size());
-  console.out << fmt::format("{}: {} kernels\n", arch, found.specs.size());
+  console.out << fmt::format("{}: {} kernel{}\n", arch, found.specs.size(),
+                             found.specs.size() == 1 ? "" : "s");
   if (store == nullptr) {
     print_names(console.out, found.specs);
   } else {

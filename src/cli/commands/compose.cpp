@@ -81,13 +81,12 @@ std::string verdict_of(const CompositionRow& row) {
   return fmt::format("{:.1e}  {}", row.row_error, row.fits ? "fits" : "does not fit");
 }
 
+std::string name_of(const Problem& problem) {
+  return fmt::format("{}/{}", printable(problem.scenario), printable(problem.case_name));
+}
+
 void print_case(std::ostream& out, const Composed& composed) {
-  out << fmt::format("{}/{}\n", printable(composed.problem->scenario),
-                     printable(composed.problem->case_name));
-  if (!composed.refusal.empty()) {
-    out << "  " << printable(composed.refusal) << "\n";
-    return;
-  }
+  out << name_of(*composed.problem) << "\n";
   std::array<std::size_t, 3> widths{9, 6, 8};
   for (const CompositionRow& row : composed.rows) {
     widths = {std::max(widths[0], row.attention.size()), std::max(widths[1], row.merge.size()),
@@ -105,6 +104,19 @@ void print_case(std::ostream& out, const Composed& composed) {
     mismatches.insert(row.mismatches.begin(), row.mismatches.end());
   }
   for (const std::string& mismatch : mismatches) out << "  " << printable(mismatch) << "\n";
+}
+
+void print_refusals(std::ostream& out, const std::vector<Composed>& all) {
+  std::vector<std::vector<std::string>> refusals;
+  for (const Composed& composed : all) {
+    refusals.emplace_back();
+    if (!composed.refusal.empty()) refusals.back().push_back(composed.refusal);
+  }
+  for (const auto& [reason, places] : shared_refusals(refusals)) {
+    const std::string who = places.size() == 1 ? name_of(*all[places.front()].problem)
+                                               : fmt::format("{} cases", places.size());
+    out << fmt::format("{}: {}\n", who, printable(reason));
+  }
 }
 
 std::string to_json(const std::vector<Composed>& all) {
@@ -167,8 +179,9 @@ int compose(const StudyOptions& arguments, const Console& console) {
   for (const CaseOfPairs& one : cases_of(pairs)) {
     if (InterruptGuard::interrupted()) break;
     all.push_back(compose_case(one, *ops, device, arguments.threads));
-    if (arguments.json != "-") print_case(console.out, all.back());
+    if (arguments.json != "-" && all.back().refusal.empty()) print_case(console.out, all.back());
   }
+  if (arguments.json != "-") print_refusals(console.out, all);
   if (!arguments.json.empty()) write_text(arguments.json, to_json(all));
   return exit_code_of(all);
 }

@@ -53,7 +53,14 @@ void print_line(std::ostream& out, const std::string& name, const std::string& v
   constexpr std::size_t kValueColumn = 29;
   const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
   const std::string start = fmt::format("  {:<{}} ", printable(name), kValueColumn - 3);
-  out << start << hang(printable(value), start.size(), width, kValueColumn) << "\n";
+  if (start.size() <= kValueColumn || start.size() + value.size() <= width) {
+    out << start << hang(printable(value), start.size(), width, kValueColumn) << "\n";
+    return;
+  }
+  // Beside a list of names there is no room.
+  out << "  " << hang(printable(name), 2, width, 2) << "\n"
+      << std::string(kValueColumn, ' ') << hang(printable(value), kValueColumn, width, kValueColumn)
+      << "\n";
 }
 
 /// Takes the value of a dotted key out, and sections that are empty then.

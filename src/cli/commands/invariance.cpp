@@ -3,6 +3,7 @@
 // One table a case: a line for each change around the request, a column for each backend. The first
 // column of numbers that a kernel author looks for is where "same" ends.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +110,24 @@ void print_case(std::ostream& out, const Group& group) {
   out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
 }
 
+/// In the words of the table of a run.
+void print_refusals(std::ostream& out, const std::vector<Studied>& studied) {
+  std::vector<std::vector<std::string>> refusals;
+  for (const Studied& one : studied) refusals.push_back(one.refusals);
+  for (const auto& [reason, places] : shared_refusals(refusals)) {
+    std::string who = studied[places.front()].pair->id;
+    if (places.size() > 1) {
+      std::vector<std::string> backends;
+      for (const std::size_t place : places) {
+        const std::string name = full_name(*studied[place].pair->backend);
+        if (std::ranges::find(backends, name) == backends.end()) backends.push_back(name);
+      }
+      who = fmt::format("{} results of {}", places.size(), fmt::join(backends, ", "));
+    }
+    out << fmt::format("{}: {}\n", printable(who), printable(reason));
+  }
+}
+
 void print_text(std::ostream& out, const std::vector<Studied>& studied) {
   for (std::size_t i = 0; i < studied.size();) {
     Group group;
@@ -118,11 +137,7 @@ void print_text(std::ostream& out, const std::vector<Studied>& studied) {
     }
     if (!group.empty()) print_case(out, group);
   }
-  for (const Studied& one : studied) {
-    for (const std::string& reason : one.refusals) {
-      out << fmt::format("{}: {}\n", printable(one.pair->id), printable(reason));
-    }
-  }
+  print_refusals(out, studied);
 }
 
 nlohmann::ordered_json number_or_null(double value) {

@@ -128,8 +128,9 @@ int run_merge(const MergeCommand& command, const Console& console) {
   write_json(text, run, results);
   write_text(command.output, text.str());
   if (!uses_stdout && !command.console.quiet) {
-    console.out << fmt::format("{}: {} results of {} files\n", command.output, results.size(),
-                               files.size());
+    console.out << fmt::format("{}: {} result{} of {} file{}\n", command.output, results.size(),
+                               results.size() == 1 ? "" : "s", files.size(),
+                               files.size() == 1 ? "" : "s");
   }
   return kExitPassed;
 }

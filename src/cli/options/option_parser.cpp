@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <regex>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -24,9 +26,26 @@ namespace {
 /// Help whose descriptions go on below themselves on a narrow terminal.
 class HelpFormatter : public CLI::Formatter {
  public:
+  std::string make_description(const CLI::App* command) const override {
+    return wrapped(CLI::Formatter::make_description(command), 0);
+  }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::stringstream text;
+    CLI::detail::format_help(text, command->get_display_name(true),
+                             wrapped(command->get_description(), get_column_width()),
+                             get_column_width());
+    return text.str();
+  }
+
   std::string make_option_desc(const CLI::Option* option) const override {
-    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
-    return hang(CLI::Formatter::make_option_desc(option), get_column_width(), width, 0);
+    return wrapped(CLI::Formatter::make_option_desc(option), get_column_width());
+  }
+
+ private:
+  /// A text from `column` on, its lines without the spaces before them: CLI11 writes those.
+  static std::string wrapped(const std::string& text, std::size_t column) {
+    return hang(text, column, static_cast<std::size_t>(output_width(STDOUT_FILENO)), 0);
   }
 };
 
@@ -123,12 +142,20 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
   return std::nullopt;
 }
 
+/// "--samples: expected N, found none" in place of "--samples: 1 required N missing".
+std::string missing_value(const std::string& message) {
+  std::smatch match;
+  const std::regex missing(R"(([^:]+): \d+ required (.+) missing)");
+  if (!std::regex_match(message, match, missing)) return message;
+  return fmt::format("{}: expected {}, found none", match.str(1), match.str(2));
+}
+
 /// What is wrong with a line. Of a word that looks like an option and is none the nearest one is
 /// told, and of other words too many the first; what else is wrong CLI11 says itself.
 std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
   const std::vector<std::string> unknown = command.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || unknown.empty()) {
-    return error.what();
+    return missing_value(error.what());
   }
   const auto word = std::find_if(unknown.begin(), unknown.end(), [](const std::string& text) {
     return text.size() > 1 && text[0] == '-';

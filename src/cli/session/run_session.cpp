@@ -329,6 +329,11 @@ class RunSession {
     const bool timed = std::any_of(results_.begin(), results_.end(),
                                    [](const Result& result) { return result.timing.has_value(); });
     if (!timed || file == "-") return "";
+    const std::string& baseline = arguments_.save_baseline;
+    if (!baseline.empty() && !not_repeatable_ && !InterruptGuard::interrupted()) {
+      return fmt::format("next: the same command with --baseline {} gates a later run",
+                         shell_quote(baseline));
+    }
     if (!file.empty()) return fmt::format("plots: attnbench report {} -o report.html", file);
     return "next: --json FILE keeps the results, for attnbench report, diff and gate";
   }

@@ -225,6 +225,11 @@ const std::vector<Gauge>& gauges() {
        }},
       {"attnbench_max_abs_error", "Largest error against float64",
        [](const Result& result) { return result.error ? result.error->max_abs : kNone; }},
+      {"attnbench_quantization_error_ratio",
+       "Cost of quantising, relative RMS against attention without it",
+       [](const Result& result) {
+         return result.quantization_error ? result.quantization_error->rms_rel : kNone;
+       }},
   };
   return rows;
 }

@@ -162,8 +162,9 @@ void write_github_benchmark(std::ostream& out, const RunInfo&, const std::vector
   for (const Result& result : results) {
     if (!is_timed(result) || !std::isfinite(result.timing->median_us)) continue;
     const Timing& timing = *result.timing;
-    std::string extra = fmt::format("{} samples\nquartiles {:.4g}..{:.4g} us",
-                                    timing.samples_us.size(), timing.q1_us, timing.q3_us);
+    std::string extra =
+        fmt::format("{} sample{}\nquartiles {:.4g}..{:.4g} us", timing.samples_us.size(),
+                    timing.samples_us.size() == 1 ? "" : "s", timing.q1_us, timing.q3_us);
     if (!result.repro.empty()) extra += "\n" + result.repro;
     json.push_back({{"name", result.id},
                     {"unit", "us"},

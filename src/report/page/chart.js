@@ -25,8 +25,8 @@ function shortenMiddle(text, most) {
   return `${text.slice(0, most - 1 - tail)}…${text.slice(text.length - tail)}`;
 }
 
-/// spec: {label, height, x, y}; an axis is {scale, label, format, ticks, room, labelAll}. The scale
-/// gets its range here. Returns what the marks are drawn with.
+/// spec: {label, height, x, y}; an axis is {scale, label, format, ticks, room, labelAll, whole}.
+/// The scale gets its range here. Returns what the marks are drawn with.
 function plot(container, spec) {
   const width = Math.max(280, container.clientWidth || 640);
   const innerWidth = width - MARGIN.left - MARGIN.right;
@@ -59,7 +59,8 @@ function tickRank(tick) {
 function ticksOf(axis, length, room) {
   const {scale} = axis;
   const isLog = Boolean(scale.base);
-  const candidates = axis.ticks || scale.ticks(isLog ? 50 : Math.max(2, Math.floor(length / room)));
+  const wanted = axis.ticks || scale.ticks(isLog ? 50 : Math.max(2, Math.floor(length / room)));
+  const candidates = axis.whole ? wanted.filter(Number.isInteger) : wanted;
   const ranked = isLog && !axis.ticks ? [...candidates].sort((a, b) => tickRank(a) - tickRank(b)) :
     candidates;
   const kept = [];

@@ -48,7 +48,7 @@ function drawCompare(container) {
         element("span", {class: "count"}, String(list.length)))))));
   const shown = selected.filter((v) => !compareState.kind || v.kind === compareState.kind);
   drawRatios(container, shown, resultOf);
-  container.append(compareTable(shown.slice(0, compareState.rows), before, after, resultOf));
+  container.append(...compareTable(shown.slice(0, compareState.rows), before, after, resultOf));
   if (shown.length > compareState.rows) {
     const showAll = () => { compareState.rows = Infinity; redraw(); };
     container.append(element("p", {class: "more"},
@@ -79,18 +79,20 @@ function drawRatios(container, verdicts, resultOf) {
 
 function compareTable(verdicts, before, after, resultOf) {
   const error = (result) => formatRatio(result?.error?.err_ratio);
+  const time = (us, result) => formatTime(us) + (result && us > 0 ? timeMark(result) : "");
   const quant = (result) => (result && quantOf(result) !== null ?
     formatShare(quantOf(result)) + quantMark(result) : NONE);
-  const either = verdicts.flatMap((v) => [before.get(v.id), after.get(v.id)]);
-  const isQuantised = either.some((result) => result && quantOf(result) !== null);
-  return simpleTable(
+  const either = verdicts.flatMap((v) => [before.get(v.id), after.get(v.id)]).filter(Boolean);
+  const isQuantised = either.some((result) => quantOf(result) !== null);
+  const table = simpleTable(
     ["verdict", "case", "backend", "before", "after", "change", "err_ratio", ...(isQuantised ? ["quant"] : []),
      "rule"],
     verdicts.map((v) => [
       element("span", {class: `verdict ${v.kind}`}, v.kind), breakable(titleOf(resultOf(v))),
-      resultOf(v).backend, formatTime(v.old_us),
-      formatTime(v.new_us), formatChange(ratioOf(v)),
+      resultOf(v).backend, time(v.old_us, before.get(v.id)),
+      time(v.new_us, after.get(v.id)), formatChange(ratioOf(v)),
       `${error(before.get(v.id))} → ${error(after.get(v.id))}`,
       ...(isQuantised ? [`${quant(before.get(v.id))} → ${quant(after.get(v.id))}`] : []), v.rule]),
     {class: "plain compare", label: "verdicts"});
+  return [table, ...markHints(either, ["time", "quant"])];
 }

@@ -21,7 +21,7 @@ const VIEWS = {
     text: "err_ratio is the error over that of the same maths in the storage precision."},
   quantization: {title: "Cost of quantising", draw: drawQuantization,
     has: () => RESULTS.some((r) => quantOf(r) !== null),
-    text: "How far the output is from attention on nothing quantised (relative RMS), and the bytes " +
+    text: "How far the output is from attention without any quantisation (relative RMS), and the bytes " +
       "that a token takes for it. It is the price of the format and the scales, not of a kernel."},
   samples: {title: "Samples", draw: drawSamples,
     has: () => RESULTS.some((r) => r.timing?.samples_us.length), text: ""},

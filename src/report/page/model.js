@@ -72,8 +72,8 @@ const timeMark = (r) => (!r.timing ? "" : (r.timing.cpu_wait > MUCH_WAIT ? "*" :
 const noiseMark = (r) => (r.timing?.noise > MUCH_NOISE ? "!" : "");
 const quantMark = (r) => (clippedOf(r).length ? "!" : "");
 
-/// A sentence for every sign that the results have.
-function markLegend(results) {
+/// A sentence for every sign that the results have in these columns.
+function markLegend(results, columns = ["time", "noise", "quant"]) {
   const count = (of) => results.filter(of).length;
   const say = (of, text) => (count(of) ? `${text} (${plural(count(of), "result")})` : null);
   const hasTime = (sign) => (r) => timeMark(r).includes(sign);
@@ -84,7 +84,7 @@ function markLegend(results) {
     say(hasTime("?"), "time?: faster than the device can be"),
     say(noiseMark, `noise!: above ${100 * MUCH_NOISE}%`),
     say(quantMark, "quant!: scales are too small and clip values"),
-  ].filter(Boolean);
+  ].filter((text) => text && columns.some((column) => text.startsWith(column)));
 }
 
 /// What a point says when one looks at it.

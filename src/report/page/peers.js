@@ -24,7 +24,8 @@ function drawPeers(container) {
       element("thead", {}, element("tr", {}, element("th", {scope: "col"}, "case"),
         backends.map((backend) => element("th", {scope: "col"}, backendName(backend))))),
       element("tbody", {}, cases.slice(0, peerState.cases).map((all) =>
-        peerRow(all, backends, inTurns && all[0].peer.rounds === 0 ? " *" : ""))))));
+        peerRow(all, backends, inTurns && all[0].peer.rounds === 0 ? " †" : ""))))),
+    ...markHints(timed, ["time", "quant"]));
   const more = cases.length - peerState.cases;
   if (more > 0) {
     const showAll = () => { peerState.cases = Infinity; redrawView("peers"); };
@@ -47,7 +48,7 @@ function turnsText(cases) {
   const turns = [...new Set(rounds.filter((count) => count > 0))].sort((a, b) => a - b);
   if (!turns.length) return "Each backend was timed in one go, one after another.";
   return `Timed in turns in one process, ${plural(turns.at(-1), "round")}; in brackets the least ` +
-    "and the largest ratio of a round." + (apart ? ` ${plural(apart, "case")} marked with * ` +
+    "and the largest ratio of a round." + (apart ? ` ${plural(apart, "case")} marked with † ` +
     "had backends that were timed one after another." : "");
 }
 
@@ -79,8 +80,10 @@ function peerCell(backend, result) {
   return element("td", {class: isBest ? "best" : ""}, name,
     element("button", {type: "button", class: "ratio", onclick: () => showResult(result)},
       formatTimes(ratio), element("span", {class: "range"}, range)),
-    element("span", {}, formatTime(timeOf(result))),
+    element("span", {}, formatTime(timeOf(result)) + timeMark(result)),
     RATES.map(({of, format}) => element("span", {}, format(of(result)))),
     element("span", {class: "soft"}, result.error ?
-      `err_ratio ${formatRatio(result.error.err_ratio)}` : result.status));
+      `err_ratio ${formatRatio(result.error.err_ratio)}` : result.status),
+    quantOf(result) === null ? null :
+      element("span", {class: "soft"}, `quant ${formatShare(quantOf(result))}${quantMark(result)}`));
 }

@@ -83,7 +83,7 @@ function drawOrder(place, results) {
     label: "Samples in the order of time",
     height: Math.max(200, 70 + 62 * backendsIn(results).length),
     x: {scale: d3.scaleLinear().domain([0, Math.max(1, most - 1)]), label: "sample",
-        format: d3.format("~d")},
+        format: d3.format("~d"), whole: true},
     y: {scale: d3.scaleLinear().domain(sampleDomain(results)).clamp(true), label: "time",
         format: (value) => tickText(METRICS.time, value)},
   });

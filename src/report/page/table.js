@@ -147,6 +147,9 @@ function details(result) {
         .map(([key, value]) => [key, formatValue(value)]))));
 }
 
+const markHints = (results, columns) => markLegend(results, columns)
+  .map((sentence) => element("p", {class: "hint"}, sentence));
+
 function drawTable() {
   const results = sortedResults();
   const columns = columnsOf(results);
@@ -158,7 +161,7 @@ function drawTable() {
       element("thead", {}, element("tr", {}, columns.map(headerCell))),
       element("tbody", {}, shown.flatMap((result) => resultRow(result, columns)))),
     results.length ? null : absent("No result is selected."),
-    ...markLegend(results).map((sentence) => element("p", {class: "hint"}, sentence)),
+    ...markHints(results),
     more > 0 ? element("p", {class: "more"}, `${plural(more, "more result")} `,
       element("button", {type: "button", onclick: showMore(tableState.rows + 4 * PAGE_OF_ROWS)},
         "Show more"), " ",

@@ -10,6 +10,7 @@
 
 #include "core/system/printable.h"
 #include "report/format.h"
+#include "report/marks.h"
 
 namespace attnbench {
 namespace {
@@ -86,7 +87,7 @@ const PeerCell* find_cell(const PeerCase& peers, const std::string& backend) {
 
 std::string ratio_text(double ratio) { return format_ratio(ratio) + "x"; }
 
-/// In one unit for all backends of a case.
+/// Rates in one unit for all backends of a case, err_ratio, and what quantising costs.
 std::string figures_text(const PeerCase& peers, const PeerCell& cell) {
   std::vector<const Result*> beside;
   for (const PeerCell& one : peers.cells) beside.push_back(one.result);
@@ -94,7 +95,9 @@ std::string figures_text(const PeerCase& peers, const PeerCell& cell) {
   const std::string rate =
       result.throughput ? format_rates(*result.throughput, flop_unit(beside)) : "";
   const std::string ratio = result.error ? format_ratio(result.error->err_ratio) : "";
-  return fmt::format("{}{}{}", rate, rate.empty() || ratio.empty() ? "" : " ", ratio);
+  const std::string quant = marked_quant(result);
+  return fmt::format("{}{}{}{}{}", rate, rate.empty() || ratio.empty() ? "" : " ", ratio,
+                     quant.empty() ? "" : ", quant ", quant);
 }
 
 /// The cases of which some backends were not timed in turns, in words.
@@ -168,8 +171,7 @@ Column backend_column(const Shown& shown, const std::string& backend, const std:
       column.add("");
       continue;
     }
-    const double median_us = cell->result->timing->median_us;
-    column.add(fmt::format("{} {}", format_time(median_us), ratio_text(cell->ratio)));
+    column.add(fmt::format("{} {}", marked_time(*cell->result), ratio_text(cell->ratio)));
     column.add(figures_text(peers, *cell));
   }
   return column;
@@ -202,8 +204,7 @@ std::string markdown_text_of(const PeerCase& peers, const PeerCell& cell) {
   if (!best && std::isfinite(cell.least)) {
     text += fmt::format(" ({}-{})", format_ratio(cell.least), format_ratio(cell.largest));
   }
-  return fmt::format("{} {}, {}", text, format_time(cell.result->timing->median_us),
-                     figures_text(peers, cell));
+  return fmt::format("{} {}, {}", text, marked_time(*cell.result), figures_text(peers, cell));
 }
 
 }  // namespace

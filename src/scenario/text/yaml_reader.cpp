@@ -3,9 +3,11 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <sstream>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -253,6 +255,44 @@ class TreeBuilder : public YAML::EventHandler {
   bool has_document_ = false;
 };
 
+/// The parser's words for what it does not read, and those of a user.
+struct SyntaxError {
+  std::string_view parser;  // the beginning of its sentence
+  std::string_view user;
+};
+const SyntaxError kSyntaxErrors[] = {
+    {YAML::ErrorMsg::END_OF_MAP_FLOW, "a '{' that is never closed"},
+    {YAML::ErrorMsg::END_OF_SEQ_FLOW, "a '[' that is never closed"},
+    {YAML::ErrorMsg::END_OF_MAP, "a line that is indented unlike those before it"},
+    {YAML::ErrorMsg::END_OF_SEQ, "a line that is indented unlike those before it"},
+    {YAML::ErrorMsg::MAP_VALUE,
+     "a ':' where none can be; check the indentation, and put a text with ': ' in it in quotes"},
+    {YAML::ErrorMsg::MAP_KEY, "a key where none can be; check the indentation"},
+    {YAML::ErrorMsg::BLOCK_ENTRY, "a '-' where no list can begin; check the indentation"},
+    {YAML::ErrorMsg::FLOW_END, "an unmatched ']' or '}'"},
+    {YAML::ErrorMsg::EOF_IN_SCALAR, "a quote that is never closed"},
+    {YAML::ErrorMsg::DOC_IN_SCALAR, "a quote that is never closed"},
+    {YAML::ErrorMsg::INVALID_ESCAPE, "an unknown escape sequence; single quotes keep a '\\'"},
+    {YAML::ErrorMsg::UNKNOWN_TOKEN, "a character that begins no value; put quotes around the text"},
+    {YAML::ErrorMsg::UNKNOWN_ANCHOR, "an alias ('*') without its anchor"},
+};
+
+/// What is wrong with the line (from 0) at which the parser gave up.
+std::string_view syntax_error(std::string_view message, const std::string& text, int line) {
+  std::istringstream lines(text);
+  std::string found;
+  for (int i = 0; i <= line && std::getline(lines, found); ++i) {
+  }
+  const std::size_t indentation = std::min(found.find_first_not_of(" \t"), found.size());
+  if (found.find('\t') < indentation) {
+    return "a tab in the indentation; YAML takes only spaces there";
+  }
+  for (const SyntaxError& error : kSyntaxErrors) {
+    if (message.starts_with(error.parser)) return error.user;
+  }
+  return "something else";
+}
+
 }  // namespace
 
 Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file) {
@@ -265,7 +305,7 @@ Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file
     }
   } catch (const YAML::Exception& error) {
     fail(ErrorKind::kFormat, "{}:{}: expected YAML or JSON, found: {}", *file, error.mark.line + 1,
-         error.msg);
+         syntax_error(error.msg, text, error.mark.line));
   }
   Value root = builder.take();
   if (!builder.has_document() || root.is_null()) {

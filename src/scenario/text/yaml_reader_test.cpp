@@ -105,6 +105,25 @@ TEST_CASE("empty, binary and broken files are refused") {
   CHECK(holds(yaml_error("a: 1\n  b: 2\n"), "f.yaml:2: expected YAML or JSON"));
 }
 
+TEST_CASE("what is no YAML is named in words of its own, at its line") {
+  const auto found = [](const std::string& text) {
+    const std::string error = yaml_error(text);
+    const std::string_view expected = ": expected YAML or JSON, found: ";
+    const std::size_t at = error.find(expected);
+    return at == std::string::npos ? error
+                                   : error.substr(0, at) + " " + error.substr(at + expected.size());
+  };
+  CHECK(found("a: [1, 2\n") == "f.yaml:2 a '[' that is never closed");
+  CHECK(found("a: {b: 1\n") == "f.yaml:2 a '{' that is never closed");
+  CHECK(found("a: 1]\nb: ]\n") == "f.yaml:2 an unmatched ']' or '}'");
+  CHECK(found("a:\n\tb: 1\n") == "f.yaml:2 a tab in the indentation; YAML takes only spaces there");
+  CHECK(found("a:\n  b: 1\n c: 2\n") == "f.yaml:3 a line that is indented unlike those before it");
+  CHECK(holds(found("a: b: 1\n"), "f.yaml:1 a ':' where none can be; check the indentation"));
+  CHECK(found("a: \"\\q\"\n") == "f.yaml:1 an unknown escape sequence; single quotes keep a '\\'");
+  CHECK(holds(found("a: @x\n"), "f.yaml:1 a character that begins no value"));
+  CHECK(holds(found("a: 1\n- b\n"), "f.yaml:2 a "));
+}
+
 TEST_CASE("what scenarios do not need of YAML is refused by name") {
   CHECK(yaml_error("a: &x 1\nb: 2\n") ==
         "f.yaml:1: anchors and aliases are not allowed, found an anchor");
