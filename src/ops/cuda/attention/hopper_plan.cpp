@@ -429,7 +429,10 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
 }
 
+/// Why not where bytes may not depend on the batch: rows that share a tile decide whether a series
+/// does.
 int cap_form(const attn::AttendParams& params) {
+  if (params.batch_invariant != 0) return 0;
   const bool is_narrow =
       params.head_size <= kMostCapColumns && params.v_head_size <= kMostCapColumns;
   return is_narrow && params.score.soft_cap <= kMostCapOfForm ? kCapForm : 0;

@@ -168,6 +168,8 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   Problem high_cap(8192, 64, 64);
   high_cap.params.score.soft_cap = 51.0f;
   CHECK(hopper_plan(high_cap.params).cap == 0);
+  capped.params.batch_invariant = 1;
+  CHECK(hopper_plan(capped.params).cap == 0);
   CHECK(!hopper_plan(capped.params, "cap=6").one_base);
   CHECK(hopper_plan(capped.params, "cap=6:one_base=1").one_base);
   CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
