@@ -25,7 +25,9 @@ class Reader {
         heads_(bounded("KV heads", tensors.dim(form.key, form.head_axis), kMostLists)),
         page_(form.has_pages()
                   ? bounded("tokens of a page", tensors.dim(form.key, form.page_axis), kMostKeys)
-                  : 1) {
+                  : 1),
+        has_values_(tensors.is_given(form.query) && tensors.is_given(form.key) &&
+                    tensors.is_given(form.value)) {
     if (heads_ < 1 || page_ < 1) tensors.refuse("{}: no heads or no tokens", form.key);
   }
 
@@ -83,6 +85,8 @@ class Reader {
     if (list.num_keys == 0) return;
     num_keys_ += list.num_keys;
     bounded("keys of all lists", num_keys_, kMostKeys);
+    // Rows of long prompts are gigabytes, and only given values are gathered by them.
+    if (!has_values_) list.keys = Integers();
     lists_.push_back(std::move(list));
   }
 
@@ -167,7 +171,7 @@ class Reader {
                         keys);
       }
       TraceHeadList list{i / requests, i % requests * (rows / requests), rows / requests, keys, {}};
-      if (table && lengths) {
+      if (table && lengths && has_values_) {
         for (std::int64_t key = 0; key < keys; ++key) {
           list.keys.push_back((*table)[static_cast<std::size_t>(i * width + key / page_)] * page_ +
                               key % page_);
@@ -290,6 +294,7 @@ class Reader {
   const TraceTensors& tensors_;
   std::vector<std::string>& drawn_;
   const std::int64_t heads_, page_;
+  const bool has_values_;
   Integers request_keys_, first_pages_;
   std::int64_t num_keys_ = 0;
   std::vector<TraceHeadList> lists_;

@@ -21,7 +21,7 @@ struct TraceHeadList {
   std::int64_t num_queries = 0;
   std::int64_t num_keys = 0;
   /// Rows of the keys' tokens: of all tokens, or token r % page of page r / page. Empty where
-  /// nobody gave the lists.
+  /// nobody gave the lists, or no values to gather.
   std::vector<std::int64_t> keys;
 };
 
