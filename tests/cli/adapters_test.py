@@ -426,8 +426,10 @@ class Packages(AdapterTest):
         per_head = CACHE + "kv_cache: {dtype: fp8, k_scale: [0.023, 0.03]}\n"
         for result in self.run_classes(per_head, *WRITES, code=3).values():
             self.assertEqual(result["reasons"], ["a k_scale for each head"])
-        # Scales of a cache that is not quantised are none of theirs.
-        self.all_pass(per_head.replace("dtype: fp8, ", ""), *WRITES)
+        # Scales of a cache that is not quantised are nobody's, and do not reach them.
+        self.write("unquantised.yaml", per_head.replace("dtype: fp8, ", ""))
+        refused = self.expect(2, "run", "unquantised.yaml", "--device", "cpu", "--no-timing")
+        self.assertIn("kv_cache.k_scale: read only with a KV cache of dtype fp8", refused.err)
 
     def test_keys_as_values_and_the_other_layout_are_noticed(self):
         wrong = [f"{name}_exchanges_key_and_value" for name in (*WRITES, "flashinfer_Append")]

@@ -16,6 +16,7 @@ class SolutionsTest(PythonTest):
     """`device` runs them; `dtype` is that of the definition."""
 
     device, dtype = "cpu", "float32"
+    time_limit_s = 1000  # three builds by torch, each of which may take up to --hang-limit
 
     @classmethod
     def setUpClass(cls):

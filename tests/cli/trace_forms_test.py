@@ -356,14 +356,10 @@ class Refused(FormTest):
     def test_attention_of_other_kinds_is_refused_with_the_reason(self):
         flat = plain(["n", "h", "d"])
         qkv = {"q": flat, "k": flat, "v": flat}
-        cache = {"query": flat, "kv_cache": JOINED, "block_tables": plain(["num_kv_heads", "batch_size", "m"])}
         topk = plain(["batch_size", "q_len_per_request", "sparse_mla_top_k"], "int32")
         for op_type, inputs, words in (
-            ("msa_sparse", {**qkv, "q2k_indices": flat}, "block-sparse attention: each KV head has a list"),
             ("msa_proxy", {"q": flat, "k": flat}, "scores of key blocks for a later choice"),
-            ("block_sparse", {**qkv, "block_indptr": flat}, "block-sparse attention: each KV head has a list"),
             ("block_sparse", qkv, "block-sparse attention whose mask is an argument of plan()"),
-            ("trtllm_paged", {**cache, "enable_block_sparse_attention": NUMBER}, "block-sparse attention: each KV"),
             ("mla_paged", {"query": flat, "kv_cache": flat, "block_tables": topk}, "list keys or pages of 16"),
             ("pod", {"q_p": flat, "k_p": flat, "v_p": flat}, "a prefill and decodes in one kernel"),
             ("cascade_attention", {"q": flat, "kv_cache": JOINED}, "a cascade whose levels are arguments of plan()"),

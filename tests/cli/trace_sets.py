@@ -117,8 +117,8 @@ def run(q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale, output, ls
 
 
 def safetensors(tensors):
-    """The bytes of a file of float32, int32, int64 and uint32 arrays."""
-    names = {"float32": "F32", "int32": "I32", "int64": "I64", "uint32": "U32"}
+    """The bytes of a file of float32, float16, int32, int64 and uint32 arrays."""
+    names = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "uint32": "U32"}
     header, data = {}, b""
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()

@@ -127,7 +127,8 @@ double google_unit_us(const std::string& unit) {
 
 ResultFile google_results(const Document& json, const std::string& path) {
   const Document& context = json.at("context");
-  Collector all(path, "google-benchmark " + text_of(context, "library_version"));
+  const std::string version = text_of(context, "library_version");  // 1.7.1 writes none
+  Collector all(path, "google-benchmark" + (version.empty() ? "" : " " + version));
   all.file().run.created = text_of(context, "date");
   all.file().run.environment.hostname = text_of(context, "host_name");
   const double cores = number_of(context, "num_cpus");

@@ -17,20 +17,11 @@ struct RefusalRow {
   const char* op_type;
   const char* reason;
 };
-constexpr const char* kBlockSparse =
-    "block-sparse attention: each KV head has a list of key blocks for each query or request, and "
-    "attnbench's scenarios give all heads the same keys";
 const std::vector<RefusalRow>& refusal_rows() {
   static const std::vector<RefusalRow> rows{
-      {"q2k_indices", "msa_sparse", kBlockSparse},
       {nullptr, "msa_proxy",
        "scores of key blocks for a later choice, no attention, and attnbench has no operation for "
        "them"},
-      {"block_indptr", nullptr, kBlockSparse},
-      {"enable_block_sparse_attention", nullptr, kBlockSparse},
-      {nullptr, "block_sparse",
-       "block-sparse attention whose mask is an argument of plan(), which the definition does not "
-       "have"},
       {nullptr, "pod",
        "a prefill and decodes in one kernel with separate inputs; attnbench mixes them in one "
        "batch "
@@ -214,6 +205,30 @@ bool is_paged_cache(const Names& names) {
           names.is_type("gqa_paged") || names.is_type("cudnn_paged"));
 }
 
+bool is_head_table(const Names& names) {
+  return names.num_axes("block_tables") == 3 && names.axis("block_tables", {"num_kv_heads"}) == 0;
+}
+
+/// A list of blocks for each KV head, and the caches or keys of other attention.
+TraceForm head_lists_form(const Names& names) {
+  const bool has_cache = names.has_all({"k_cache", "v_cache"}) || names.num_axes("kv_cache") == 5 ||
+                         names.num_axes("paged_kv_cache") == 5;
+  TraceForm form = has_cache ? paged_form(names) : ragged_form(names);
+  form.kind = TraceKind::kHeadLists;
+  find_batch(names, form);
+  form.tells_mask = true;
+  form.has_solutions = false;
+  if (is_head_table(names)) return form;
+  form.table.clear();
+  form.lists = names.first({"q2k_indices"});
+  form.block_offsets = names.first({"block_indptr"});
+  form.is_causal = form.block_offsets.empty();
+  if (form.lists.empty()) return form;
+  form.query_offsets = names.first({"cu_seqlens_q"});
+  form.key_offsets = names.first({"cu_seqlens_k"});
+  return form;
+}
+
 [[noreturn]] void refuse_unknown(const TraceDefinition& definition) {
   std::vector<std::string> found;
   for (const TraceTensor& input : definition.inputs) found.push_back(input.name);
@@ -244,6 +259,11 @@ void refuse_known(const TraceDefinition& definition, const Names& names) {
                     "definition does not tell apart; sparse_indices of dsa_paged are keys",
                     page));
   }
+  if (names.is_type("block_sparse") && !names.has("block_indptr")) {
+    refuse(
+        "block-sparse attention whose mask is an argument of plan(), which the definition does not "
+        "have");
+  }
   if (names.is_type("gqa_paged") && names.num_axes("kv_cache") == 3) {
     refuse("the sizes of its cache are arguments of plan(), which the definition does not have");
   }
@@ -264,6 +284,9 @@ TraceForm trace_form(const TraceDefinition& definition) {
     find_batch(names, form);
     form.tells_mask = true;  // each request has one token
     return form;
+  }
+  if (names.has("q2k_indices") || names.has("block_indptr") || is_head_table(names)) {
+    return head_lists_form(names);
   }
   const bool is_split_mla = names.has_all({"q_nope", "q_pe", "ckv_cache", "kpe_cache"});
   const bool is_listed_mla =

@@ -14,7 +14,7 @@
 namespace attnbench {
 
 /// What can be taken over.
-enum class TraceKind { kGqaPaged, kRagged, kMlaPaged, kSparseMla, kIndexer };
+enum class TraceKind { kGqaPaged, kRagged, kMlaPaged, kSparseMla, kIndexer, kHeadLists };
 
 /// Latents as bytes, with their scales between or behind them.
 enum class PackedLatents { kNone, kFp8DsMla, kModel1 };
@@ -35,9 +35,10 @@ struct TraceForm {
   std::string query_offsets, query_lengths;  // [B + 1]; [B]
   std::string key_offsets, key_pages;        // [B + 1]; pages of all requests
   std::string table, key_lengths;            // [B, M]; [B]
-  std::string lists;                         // [T, topk] of sparse MLA
-  std::string scale, value_scale;            // of the scores; bmm2_scale, of the output
-  bool scale_has_key_scale = false;          // bmm1_scale: everything that multiplies the scores
+  std::string lists;               // [T, topk] of sparse MLA; [Hk, T, topk] of blocks for KV heads
+  std::string block_offsets;       // [B, Hk, query blocks + 1] into block_indices
+  std::string scale, value_scale;  // of the scores; bmm2_scale, of the output
+  bool scale_has_key_scale = false;  // bmm1_scale: everything that multiplies the scores
 
   PackedLatents packed = PackedLatents::kNone;
   bool is_single = false;     // one request, which no axis counts
@@ -46,6 +47,10 @@ struct TraceForm {
   bool has_solutions = true;  // whether attnbench can hand over what a solution takes
 
   bool is_mla() const { return kind == TraceKind::kMlaPaged || kind == TraceKind::kSparseMla; }
+  bool has_pages() const {
+    return kind != TraceKind::kRagged &&
+           (kind != TraceKind::kHeadLists || !table.empty() || !key_pages.empty());
+  }
   bool is_heads_first() const { return head_axis >= 0 && head_axis < page_axis; }
 };
 

@@ -31,6 +31,12 @@ TraceLengths::TraceLengths(const TraceForm& form, const TraceTensors& tensors)
     : form_(form), tensors_(tensors) {
   if (form.kind == TraceKind::kSparseMla) {
     read_lists();
+  } else if (form.kind == TraceKind::kHeadLists) {
+    head_lists_ = trace_head_lists(form, tensors, drawn_);
+    for (const TraceHeadList& list : head_lists_) {
+      queries_.push_back(list.num_queries);
+      keys_.push_back(list.num_keys);
+    }
   } else {
     read_queries();
     read_keys();
@@ -39,7 +45,7 @@ TraceLengths::TraceLengths(const TraceForm& form, const TraceTensors& tensors)
 }
 
 std::int64_t TraceLengths::page_size() const {
-  return form_.kind == TraceKind::kRagged ? 1 : tensors_.dim(form_.key, form_.page_axis);
+  return form_.has_pages() ? tensors_.dim(form_.key, form_.page_axis) : 1;
 }
 
 void TraceLengths::check_range(const std::string& name, const char* what, std::int64_t found,
@@ -250,6 +256,10 @@ std::int64_t TraceLengths::num_pages() const {
 
 bool TraceLengths::are_placed() const {
   if (form_.kind == TraceKind::kSparseMla) return lists_.has_value();
+  if (form_.kind == TraceKind::kHeadLists) {
+    return std::none_of(head_lists_.begin(), head_lists_.end(),
+                        [](const TraceHeadList& list) { return list.keys.empty(); });
+  }
   if (!form_.table.empty()) {
     return table_ && (form_.key_lengths.empty() || tensors_.is_given(form_.key_lengths));
   }

@@ -5,6 +5,7 @@
 //   scenario; where values are given, they are gathered in the order of positions.
 // - The rows of sparse attention belong to no request. Each becomes a request of its own, whose
 //   keys are those that its list names, in that order.
+// - Lists of blocks by KV head become requests, too (head_lists.h).
 // - What no file gives ("random", or inputs of plan()) is as equal as it can be.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "interop/trace/form.h"
+#include "interop/trace/head_lists.h"
 #include "interop/trace/tensors.h"
 
 namespace attnbench {
@@ -27,6 +29,7 @@ class TraceLengths {
   const std::vector<std::int64_t>& queries() const { return queries_; }  // new tokens by request
   const std::vector<std::int64_t>& keys() const { return keys_; }        // new ones included
   std::int64_t page_size() const;
+  const std::vector<TraceHeadList>& head_lists() const { return head_lists_; }
   std::int64_t topk() const { return topk_; }  // of lists, 0 without
   /// Inputs whose values nobody gave.
   const std::vector<std::string>& drawn() const { return drawn_; }
@@ -58,6 +61,7 @@ class TraceLengths {
   std::int64_t topk_ = 0;
   std::optional<std::vector<std::int64_t>> lists_;  // [T, topk]
   std::optional<std::vector<std::int64_t>> table_;  // [B, M]
+  std::vector<TraceHeadList> head_lists_;
   std::vector<std::string> drawn_;
 };
 

@@ -13,6 +13,7 @@
 #include "core/sha256.h"
 #include "core/system/atomic_file.h"
 #include "core/system/printable.h"
+#include "interop/trace/head_lists.h"
 #include "interop/trace/lengths.h"
 #include "interop/trace/tensors.h"
 
@@ -89,6 +90,11 @@ class Import {
   }
 
   std::int64_t heads() const { return tensors_.dim(form_.query, query_axis(-2)); }
+  /// Those of one KV head where each has a list of its own.
+  std::int64_t heads_of_request() const {
+    if (form_.kind != TraceKind::kHeadLists) return heads();
+    return heads() / std::max<std::int64_t>(tensors_.dim(form_.key, form_.head_axis), 1);
+  }
   std::int64_t head_size() const { return tensors_.dim(form_.query, query_axis(-1)); }
   int query_axis(int from_end) const { return tensors_.num_axes(form_.query) + from_end; }
 
@@ -132,8 +138,8 @@ class Import {
   bool is_fp8_output() const { return is_fp8_query() && output_dtype() == "float8_e4m3fn"; }
 
   std::string attention() {
-    std::string text =
-        fmt::format("{{type: {}, num_heads: {}", form_.is_mla() ? "mla" : "decoder", heads());
+    std::string text = fmt::format("{{type: {}, num_heads: {}", form_.is_mla() ? "mla" : "decoder",
+                                   heads_of_request());
     if (!form_.is_mla()) {
       const std::int64_t kv_heads = tensors_.dim(form_.key, form_.head_axis);
       if (kv_heads < 1 || heads() % kv_heads != 0) {
@@ -142,7 +148,8 @@ class Import {
             "{}",
             form_.key, heads(), kv_heads, form_.head_axis);
       }
-      text += fmt::format(", num_kv_heads: {}, head_size: {}", kv_heads, head_size());
+      text += fmt::format(", num_kv_heads: {}, head_size: {}",
+                          form_.kind == TraceKind::kHeadLists ? 1 : kv_heads, head_size());
       const std::int64_t value_size =
           tensors_.dim(form_.value, std::max(form_.head_axis, form_.page_axis) + 1);
       if (value_size != head_size()) text += fmt::format(", v_head_size: {}", value_size);
@@ -169,6 +176,8 @@ class Import {
   }
 
   bool is_causal() {
+    // Of one token, or what a list has.
+    if (form_.kind == TraceKind::kHeadLists) return form_.is_causal;
     for (const char* word : {"noncausal", "non_causal"}) {
       if (definition_.name.find(word) != std::string::npos) return false;
     }
@@ -242,8 +251,8 @@ class Import {
     const auto add_word = [&](const std::string& word) {
       text += (text.empty() ? "" : ", ") + word;
     };
-    if (form_.kind != TraceKind::kRagged) add_word(fmt::format("block_size: {}", block_size()));
-    if (form_.is_heads_first() && form_.kind != TraceKind::kRagged) add_word("layout: HND");
+    if (form_.has_pages()) add_word(fmt::format("block_size: {}", block_size()));
+    if (form_.is_heads_first() && form_.has_pages()) add_word("layout: HND");
     const std::string stored = tensors_.dtype(form_.key);
     const double value_scale =
         form_.value_scale.empty() ? 1 : tensors_.number(form_.value_scale).value_or(1);
@@ -311,6 +320,12 @@ class Import {
     if (!lengths_.are_placed()) {
       tensors_.refuse("values of the cache are given, but not which request has which of them");
     }
+    if (form_.kind == TraceKind::kHeadLists) {
+      add("query", query_of_lists(form_, tensors_, lengths_.head_lists()));
+      add("key", list_values(0, form_.scale_has_key_scale ? "" : "k_scale"));
+      add("value", list_values(1, "v_scale"));
+      return;
+    }
     const std::vector<std::int64_t> rows = lengths_.key_rows();
     if (form_.is_mla()) {
       add_latents(rows);
@@ -321,12 +336,21 @@ class Import {
     add("value", cache_values(form_.value, form_.plane_axis < 0 ? 0 : 1, rows, "v_scale"));
   }
 
-  Tensor cache_values(const std::string& name, std::int64_t plane,
-                      const std::vector<std::int64_t>& rows, const std::string& scale_name) const {
+  double code_scale(const std::string& scale_name) const {
     double scale = scale_name.empty() ? 1 : tensors_.number(scale_name).value_or(1);
     if (scale_name == "v_scale" && !form_.value_scale.empty()) {
       scale *= tensors_.number(form_.value_scale).value_or(1);
     }
+    return scale;
+  }
+
+  Tensor list_values(int plane, const std::string& scale_name) const {
+    return cache_of_lists(form_, tensors_, lengths_.head_lists(), plane, code_scale(scale_name));
+  }
+
+  Tensor cache_values(const std::string& name, std::int64_t plane,
+                      const std::vector<std::int64_t>& rows, const std::string& scale_name) const {
+    const double scale = code_scale(scale_name);
     if (form_.kind == TraceKind::kRagged) {
       return tensors_.rows(name, tensors_.num_axes(name) - 2, rows, scale);
     }

@@ -81,7 +81,8 @@ TraceWorkload plain_workload(const TraceDefinition& definition) {
   const TraceTensor* query = definition.input(form.query);
   const bool by_request = query->axes.size() == 4;
   const bool counts_queries = !form.query_offsets.empty() || !form.query_lengths.empty();
-  const bool is_prefill = by_request       ? form.kind == TraceKind::kRagged
+  const bool is_prefill = by_request
+                              ? form.kind == TraceKind::kRagged || !form.block_offsets.empty()
                           : form.is_single ? query->axes.size() > 2
                                            : counts_queries || form.kind == TraceKind::kRagged;
   const std::int64_t requests = form.is_single ? 1 : is_prefill ? 2 : 8;
@@ -95,7 +96,7 @@ TraceWorkload plain_workload(const TraceDefinition& definition) {
     const std::string& name = tensor->axes[static_cast<std::size_t>(axis)];
     if (!definition.constants.contains(name)) workload.axes[name] = size;
   };
-  const bool has_pages = form.kind != TraceKind::kRagged;
+  const bool has_pages = form.has_pages();
   std::int64_t page = 1;
   if (const TraceTensor* cache = definition.input(form.key);
       has_pages && form.page_axis < static_cast<int>(cache->axes.size())) {
@@ -115,8 +116,11 @@ TraceWorkload plain_workload(const TraceDefinition& definition) {
   set(form.query_lengths, 0, requests);
   set(form.key_offsets, 0, requests + 1);
   set(form.key_lengths, 0, requests);
-  set(form.table, 0, requests);
-  set(form.table, 1, width);
+  const TraceTensor* table = definition.input(form.table);
+  const int request_axis =
+      table != nullptr && table->axes.size() == 3 ? 1 : 0;  // behind the KV heads
+  set(form.table, request_axis, requests);
+  set(form.table, request_axis + 1, width);
   set(form.key_pages, 0, pages);
   set(form.lists, 0, requests);
   if (has_pages) {

@@ -70,6 +70,10 @@ std::optional<std::int64_t> TraceTensors::dim_if_known(const std::string& input,
   return axis_size(definition_, workload_, tensor->axes[at]);
 }
 
+std::optional<std::int64_t> TraceTensors::axis(const std::string& name) const {
+  return axis_size(definition_, workload_, name);
+}
+
 int TraceTensors::num_axes(const std::string& input) const {
   if (const SafetensorsEntry* found = entry(input)) return static_cast<int>(found->shape.size());
   const TraceTensor* tensor = definition_.input(input);

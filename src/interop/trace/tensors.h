@@ -34,6 +34,8 @@ class TraceTensors {
   /// Axes of an input, by its file or else by the definition; 0 without the input.
   int num_axes(const std::string& input) const;
   std::optional<std::int64_t> dim_if_known(const std::string& input, int axis) const;
+  /// Extent of a named axis of the definition, by the workload or as it is fixed.
+  std::optional<std::int64_t> axis(const std::string& name) const;
 
   /// As the definition says it, "unknown" where it does not; where a file has the values, theirs.
   std::string dtype(const std::string& input) const;
