@@ -48,9 +48,9 @@ template <class Config, class Work>
 __device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, int tile, int piece,
                                             u32 parity) {
   if (!has_barrier(Config::kByPieces, piece)) return;
-  await(full_barrier(tile, piece), parity);
-  // Copies of threads (cp.async) and what the other CTA sends are ordinary writes, which products see
-  // behind this only.
+  await(of_cta<Config>(full_barrier(tile, piece)), parity);
+  // Copies of threads (cp.async) and what the other CTA sends are ordinary writes, which products
+  // see behind this only.
   constexpr bool kHasCopies = Config::kFormat != MlaEntry::kE4M3 || Config::kPaired;
   if constexpr (kHasCopies && Config::kFences) publish_shared_writes();
 }
@@ -58,7 +58,7 @@ __device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, in
 template <class Config, class Work>
 __device__ __forceinline__ void release_keys(const GatheredRun<Config, Work>& run, int tile,
                                              int half) {
-  release(free_barrier(tile, half), run.thread);
+  release(of_cta<Config>(free_barrier(tile, half)), run.thread);
   if constexpr (Config::kPaired) {
     if (tile == paired_rank() || run.thread.lane != 0) return;
     arrive_remote(in_peer(free_barrier(tile, half)));
@@ -138,7 +138,7 @@ __device__ __forceinline__ void init_gathered_barriers() {
       int arrivals = gathered_arrivals(Config::kFormat, tile, piece);
       if (Config::kPaired && tile != paired_rank())
         arrivals = received_arrivals(Config::kFormat, tile, piece);
-      init_barrier(full_barrier(tile, piece), static_cast<u32>(arrivals));
+      init_barrier(of_cta<Config>(full_barrier(tile, piece)), static_cast<u32>(arrivals));
     }
   }
 }

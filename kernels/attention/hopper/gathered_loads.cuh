@@ -189,6 +189,7 @@ __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps
   }
 }
 /// k_pe of "fp8_ds_mla", which has 16 bits.
+template <class Config>
 __device__ __forceinline__ void copy_rope(const char* base, i64 places, GatheredHalf at,
                                           const GatherThread& thread) {
   constexpr int kRopeAt = kDsMlaLatent + kDsMlaLatent / kDsMlaTile * 4;
@@ -199,7 +200,7 @@ __device__ __forceinline__ void copy_rope(const char* base, i64 places, Gathered
     copy_async<16>(gathered_at(thread.copied, at.tile, kLatentRopePiece, step),
                    base + (place < 0 ? 0 : place + kRopeAt + part * 16), place >= 0);
   }
-  arrive_after_copies(full_barrier(at.tile, at.half * kLatentHalfPieces));
+  arrive_after_copies(of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces)));
 }
 
 /// Halves of a thread that are under way: two where the products leave it registers for that.
@@ -218,19 +219,19 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
                                             const GatherThread& thread) {
   constexpr MlaEntry kFormat = Config::kFormat;
   const GatheredHalf at = gathered_half(step);
-  const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
+  const u32 full = of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces));
   uint4 rope[kRopeSteps];
   if constexpr (kFormat == MlaEntry::kE4M3) {
     if (at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
   }
-  await(free_barrier(at.tile, at.half), parity);
+  await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
   if (!at.has_rope()) note_seen(places, at.tile, thread);
   if constexpr (is_copied(kFormat)) {
     copy_half<Config>(base, places, at, thread);
     if (!at.has_rope() && thread.lane == 0) arrive(full);
   } else {
     if constexpr (kFormat == MlaEntry::kDsMla) {
-      if (at.has_rope()) copy_rope(base, places, at, thread);
+      if (at.has_rope()) copy_rope<Config>(base, places, at, thread);
     }
     convert_half<Config>(ahead, base, at, next_places,
                          gathered_half((step + kStepsAhead<Config>) % kGatheredHalves), scale,
@@ -250,14 +251,14 @@ __device__ __forceinline__ void receive_half(const char* base, int step, i64 pla
                                              float scale, const GatherThread& thread) {
   constexpr bool kCopiesRope = Config::kFormat == MlaEntry::kDsMla;
   const GatheredHalf at = gathered_half(step);
-  const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
+  const u32 full = of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces));
   uint4 rope[kRopeSteps];
   if (!kCopiesRope && at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
-  await(free_barrier(at.tile, at.half), parity);
+  await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
   if (!at.has_rope()) {
     note_seen(places, at.tile, thread);
   } else if constexpr (kCopiesRope) {
-    copy_rope(base, places, at, thread);
+    copy_rope<Config>(base, places, at, thread);
   } else {
     store_rope_codes<Config>(rope, at.tile, scale, thread);
     publish_shared_writes();

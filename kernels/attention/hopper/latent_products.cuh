@@ -64,6 +64,16 @@ class LatentCursor {
 
 constexpr int kWarpsOfHalf = 4;
 
+/// Place in this CTA's shared memory as barriers and the copy engine have it: in a cluster by the
+/// CTA's rank.
+template <class Config>
+__device__ __forceinline__ u32 of_cta(u32 address) {
+  if constexpr (requires { Config::kPaired; }) {
+    if constexpr (Config::kPaired) return in_cta(address, cluster_rank());
+  }
+  return address;
+}
+
 /// By all threads, before any other use of shared memory. `prepare_keys`, by one of them: fetches
 /// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile):
 /// warps that have to be through with a half of a tile before it is loaded anew.
@@ -74,10 +84,10 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys,
   if (threadIdx.x == 0) {
     prepare_keys();
     for (int i = 0; i < 4; ++i) {
-      init_barrier(free_barrier(0, i), static_cast<u32>(readers_of(i / 2)));
+      init_barrier(of_cta<Config>(free_barrier(0, i)), static_cast<u32>(readers_of(i / 2)));
     }
-    init_barrier(kQueryFull, 1);
-    init_barrier(kQueryFree, 2 * kWarpsOfHalf);
+    init_barrier(of_cta<Config>(kQueryFull), 1);
+    init_barrier(of_cta<Config>(kQueryFree), 2 * kWarpsOfHalf);
     publish_barriers();
   }
   // Rows that no box brings: what was there before might be NaN, which is harmless but slow.
@@ -96,25 +106,16 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys) 
   prepare_latent<Config>(prepare_keys, [](int) { return kWarpsOfHalf; });
 }
 
-/// Place in this CTA's shared memory as the copy engine has it: in a cluster by the CTA's rank.
-template <class Config>
-__device__ __forceinline__ u32 for_copies(u32 address) {
-  if constexpr (requires { Config::kPaired; }) {
-    if constexpr (Config::kPaired) return in_cta(address, cluster_rank());
-  }
-  return address;
-}
-
 /// The query of an item, once nobody reads the one before it any more.
 template <class Config>
 __device__ __forceinline__ void load_query(const AttendParams& params, const TensorMap& query_map,
                                            const RowTile& tile, u32 parity) {
   if constexpr (Config::kQueryBox != 0) {
     const int boxes = tile.num_rows / Config::kQueryBox;
-    await(kQueryFree, parity);
+    await(of_cta<Config>(kQueryFree), parity);
     const int lane = this_thread() % 32;
     if (lane == 0) {
-      arrive_expecting(kQueryFull,
+      arrive_expecting(of_cta<Config>(kQueryFull),
                        static_cast<u32>(boxes * Config::kQueryBox * 128 * kLatentPieces));
     }
     const int first_row = tile.first_token * params.num_heads + tile.first_row;
@@ -123,9 +124,8 @@ __device__ __forceinline__ void load_query(const AttendParams& params, const Ten
       const int piece = i % kLatentPieces;
       const int row = i / kLatentPieces * Config::kQueryBox;
       const int to = kLatentQueryAt + piece * kLatentPieceBytes + row * 128;
-      load_box(for_copies<Config>(static_cast<u32>(to)), query_map,
-               BoxAt<2>{{piece * 64, first_row + row}}, for_copies<Config>(kQueryFull),
-               kEvictFirst);
+      load_box(of_cta<Config>(static_cast<u32>(to)), query_map,
+               BoxAt<2>{{piece * 64, first_row + row}}, of_cta<Config>(kQueryFull), kEvictFirst);
     }
   }
 }
@@ -251,7 +251,7 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
 #pragma unroll 1
   for (int key = run.keys.begin; key < run.keys.end; key += kPairKeys) {
     const bool is_last = key + kPairKeys >= run.keys.end;
-    if (is_last) release(kQueryFree, thread);
+    if (is_last) release(of_cta<Config>(kQueryFree), thread);
     mask_tile<kElement, 0>(scores, run, key);
     const RowPair maximum = maximum_after(state.maximum, largest_scores(scores), run.factor());
     const RowPair own = rescaling(state.maximum, maximum);
@@ -320,7 +320,7 @@ __device__ __forceinline__ void attend_right(float (&output)[128], LatentState& 
 #pragma unroll 1
   for (int key = run.keys.begin; key < run.keys.end; key += kPairKeys) {
     const bool is_last = key + kPairKeys >= run.keys.end;
-    if (is_last) release(kQueryFree, thread);
+    if (is_last) release(of_cta<Config>(kQueryFree), thread);
     mask_tile<kElement, 1>(scores, run, key + kLatentKeys);
     const RowPair most = largest_scores(scores);
     sync_threads_of(kMaximumReady, 256);
@@ -399,7 +399,7 @@ __device__ __forceinline__ float value_scale(const LatentRun<Work>&) {
 template <class Config, class Run>
 __device__ __forceinline__ void receive_query(const Run& run, const RowTile& tile, u32& phases) {
   if constexpr (Config::kQueryBox != 0) {
-    await(kQueryFull, phases / kQueryPhase);
+    await(of_cta<Config>(kQueryFull), phases / kQueryPhase);
     phases ^= kQueryPhase;
   } else {
     fetch_query<Config>(run, tile);

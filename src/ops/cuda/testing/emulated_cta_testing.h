@@ -517,7 +517,7 @@ inline void sync_cluster() {
 
 /// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.
 inline std::vector<unsigned char*> emulated_cluster;
-inline u32 in_cta(u32 address, u32 rank) { return address | rank << 24; }
+inline u32 in_cta(u32 address, u32 rank) { return (address & 0xFFFFFFu) | rank << 24; }
 /// Of CTAs that run side by side.
 inline u32 cluster_rank() {
   const auto& ctas = attnbench::cuda::running_cluster->ctas;

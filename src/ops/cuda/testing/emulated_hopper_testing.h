@@ -248,24 +248,31 @@ void give_registers() {}
 template <int kRegisters>
 void take_registers() {}
 
+/// Place in the CTA's own shared memory, which barriers and copies of a cluster name by rank.
+inline u32 of_own(u32 address) {
+  const u32 rank = attnbench::cuda::running_cluster == nullptr ? 0 : cluster_rank();
+  if (address >> 24 != rank) throw std::logic_error("a barrier of another CTA, or a copy to it");
+  return address & 0xFFFFFFu;
+}
+
 inline void init_barrier(u32 barrier, u32 arrivals) {
-  attnbench::cuda::running_hopper->barrier(barrier) = {arrivals, arrivals, 0, 0};
+  attnbench::cuda::running_hopper->barrier(of_own(barrier)) = {arrivals, arrivals, 0, 0};
 }
 inline void arrive(u32 barrier) {
   auto& hopper = *attnbench::cuda::running_hopper;
-  hopper.count(hopper.barrier(barrier), 1, 0);
+  hopper.count(hopper.barrier(of_own(barrier)), 1, 0);
 }
 /// Copies of copy_async() have been made by then: the emulation makes them at once.
 inline void arrive_when_copied(u32 barrier) { arrive(barrier); }
 inline void arrive_expecting(u32 barrier, u32 bytes) {
   auto& hopper = *attnbench::cuda::running_hopper;
-  hopper.count(hopper.barrier(barrier), 1, bytes);
+  hopper.count(hopper.barrier(of_own(barrier)), 1, bytes);
 }
 /// Copies of threads are done at once.
 inline void arrive_after_copies(u32 barrier) { arrive(barrier); }
 inline void await(u32 barrier, u32 parity) {
   auto& hopper = *attnbench::cuda::running_hopper;
-  while (hopper.barrier(barrier).phase % 2 == parity) {
+  while (hopper.barrier(of_own(barrier)).phase % 2 == parity) {
     if (!hopper.finish_copy()) attnbench::cuda::running_cta->let_others();
   }
 }
@@ -319,13 +326,6 @@ void for_each_of_box(const attnbench::TensorMap& host, const BoxAt<kRank>& box, 
          attnbench::cuda::running_cta->shared() + attnbench::cuda::exchanged(shared + i, span),
          size);
   }
-}
-
-/// Place in the CTA's shared memory of what a copy brings, which in a cluster is named by rank.
-inline u32 of_own(u32 address) {
-  const u32 rank = attnbench::cuda::running_cluster == nullptr ? 0 : cluster_rank();
-  if (address >> 24 != rank) throw std::logic_error("a copy to another CTA");
-  return address & 0xFFFFFFu;
 }
 
 template <int kRank>
