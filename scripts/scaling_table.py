@@ -43,7 +43,7 @@ kv_cache: {block_size: 64}"""
 LATENCY_US = 10
 LINK_GBPS = 200
 STEP_US = {"decoder": 25, "mla": 60}
-RANK_US = 17
+RANK_US = {"decoder": 17, "mla": 42}
 
 EXCHANGES = ("all_gather_query", "all_gather_lse", "reduce_scatter", "all_reduce", "all_to_all")
 CONTEXT = ("attend_context", "attend_decode", "attend", "combine", "combine_decode")
@@ -112,7 +112,7 @@ class Row:
         count = len(self.messages) + (1 if self.hidden else 0)
         exchanges = count * LATENCY_US + (self.received + self.hidden) / LINK_GBPS * 1e-3
         fixed = STEP_US[self.type]
-        return (one.total_us - fixed) / self.ranks + fixed + RANK_US + exchanges
+        return (one.total_us - fixed) / self.ranks + fixed + RANK_US[self.type] + exchanges
 
 
 def rows_of(paths):

@@ -117,7 +117,8 @@ double dcp_step_us(const Problem& problem, int world_size, const DcpDevice& devi
   const double context = std::max(reading / (device.gbps * 1e3), computing / (device.tflops * 1e6));
   const double own = context + (is_mla ? device.mla_step_us : device.step_us);
   if (world_size <= 1) return own;
-  return own + device.rank_us + dcp_exchange_us(dcp_messages(over), link);
+  const double more = is_mla ? device.mla_rank_us : device.rank_us;
+  return own + more + dcp_exchange_us(dcp_messages(over), link);
 }
 
 double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,

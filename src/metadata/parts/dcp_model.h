@@ -49,17 +49,20 @@ double dcp_gather_us(const DcpMessages& messages, const DcpLink& link);
 
 /// A device that is a rank. What it attends to takes the longer one of reading its keys and
 /// computing; `step_us` and `mla_step_us` are what else a step has, however few its keys: the cache
-/// write, starts and ends of kernels, the combination of splits, of MLA also its projections.
+/// write, starts and ends of kernels, the combination of splits, of MLA also its projections. What
+/// there is more over ranks: correction, new tokens, merge; of MLA, whose outputs are several times
+/// as large, correction and rounding.
 struct DcpDevice {
   double gbps = 0;         // 1e9 bytes/s of keys
   double tflops = 0;       // 1e12 operations/s of MLA's decodes
   double step_us = 0;      // of a step
   double mla_step_us = 0;  // of MLA's
-  double rank_us = 0;      // more kernels where there are ranks: correction, new tokens, merge
+  double rank_us = 0;      // more of a step over ranks
+  double mla_rank_us = 0;  // of MLA's
 };
 
 /// An H200, by the steps of docs/dcp-model.md.
-inline constexpr DcpDevice kH200Rank{4450, 600, 25, 60, 17};
+inline constexpr DcpDevice kH200Rank{4450, 600, 25, 60, 17, 42};
 /// Most ranks that are taken to be joined by NVLink.
 inline constexpr int kMostNvLinkRanks = 8;
 

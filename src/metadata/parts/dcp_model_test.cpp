@@ -96,15 +96,17 @@ TEST_CASE("a step takes the longer one of reading and computing, and the kernels
   const double read = 500.0 * 64 * 2;
   const double computed = 2.0 * 500 * 8 * (64 + 48);
   const DcpLink link{10, 100};
-  const double around = 7 + 3 + dcp_exchange_us(dcp_messages(problem), link);
-  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(read / 1e3 + around));
-  CHECK(dcp_step_us(problem, 2, {1e3, 1e-3, 5, 7, 3}, link) ==
+  const double around = 7 + 4 + dcp_exchange_us(dcp_messages(problem), link);
+  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3, 4}, link) == doctest::Approx(read / 1e3 + around));
+  CHECK(dcp_step_us(problem, 2, {1e3, 1e-3, 5, 7, 3, 4}, link) ==
         doctest::Approx(computed / 1e3 + around));
-  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(2 * read / 1e3 + 7));
+  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3, 4}, link) == doctest::Approx(2 * read / 1e3 + 7));
   problem.attention.type = AttentionType::kDecoder;
   problem.attention.num_kv_heads = 1;
   problem.attention.head_size = problem.attention.v_head_size = 32;
-  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(2 * read / 1e3 + 5));
+  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3, 4}, link) == doctest::Approx(2 * read / 1e3 + 5));
+  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3, 4}, link) ==
+        doctest::Approx(read / 1e3 + 5 + 3 + dcp_exchange_us(dcp_messages(problem), link)));
 }
 
 TEST_CASE("a query that is gathered beside the new tokens costs what they do not hide") {
