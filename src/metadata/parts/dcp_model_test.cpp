@@ -97,7 +97,8 @@ TEST_CASE("a step takes the longer one of reading and computing, and the kernels
   const double computed = 2.0 * 500 * 8 * (64 + 48);
   const DcpLink link{10, 100};
   const double around = 7 + 4 + dcp_exchange_us(dcp_messages(problem), link);
-  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3, 4}, link) == doctest::Approx(read / 1e3 + around));
+  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3, 4}, link) ==
+        doctest::Approx(read / 1e3 + around));
   CHECK(dcp_step_us(problem, 2, {1e3, 1e-3, 5, 7, 3, 4}, link) ==
         doctest::Approx(computed / 1e3 + around));
   CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3, 4}, link) == doctest::Approx(2 * read / 1e3 + 7));
