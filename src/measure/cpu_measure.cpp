@@ -162,8 +162,8 @@ constexpr int kAccumulators = 12;  // enough to hide the latency of a multiply-a
       ATTNBENCH_STEP(d)                                                                         \
       ATTNBENCH_STEP(e)                                                                         \
       ATTNBENCH_STEP(f)                                                                         \
-      ATTNBENCH_STEP(g) ATTNBENCH_STEP(h) ATTNBENCH_STEP(i) ATTNBENCH_STEP(j) ATTNBENCH_STEP(k) \
-          ATTNBENCH_STEP(l)                                                                     \
+      ATTNBENCH_STEP(g)                                                                         \
+      ATTNBENCH_STEP(h) ATTNBENCH_STEP(i) ATTNBENCH_STEP(j) ATTNBENCH_STEP(k) ATTNBENCH_STEP(l) \
     }                                                                                           \
     const Lanes sum = a + b + c + d + e + f + g + h + i + j + k + l;                            \
     return sum[0];                                                                              \

@@ -136,8 +136,9 @@ __device__ __forceinline__ void init_gathered_barriers() {
     for (int piece = 0; piece < kLatentPieces; ++piece) {
       if (!has_barrier(Config::kByPieces, piece)) continue;
       int arrivals = gathered_arrivals(Config::kFormat, tile, piece);
-      if (Config::kPaired && tile != paired_rank())
+      if (Config::kPaired && tile != paired_rank()) {
         arrivals = received_arrivals(Config::kFormat, tile, piece);
+      }
       init_barrier(of_cta<Config>(full_barrier(tile, piece)), static_cast<u32>(arrivals));
     }
   }

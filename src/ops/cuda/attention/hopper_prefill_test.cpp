@@ -166,7 +166,9 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   CHECK(hopper_plan(wide_cap.params).cap == 0);
   CHECK(hopper_plan(wide_cap.params, "cap=6").cap == 6);
   Problem high_cap(8192, 64, 64);
-  high_cap.params.score.soft_cap = 51.0f;
+  high_cap.params.score.soft_cap = 40.0f;
+  CHECK(hopper_plan(high_cap.params).cap == 6);
+  high_cap.params.score.soft_cap = 41.0f;
   CHECK(hopper_plan(high_cap.params).cap == 0);
   capped.params.batch_invariant = 1;
   CHECK(hopper_plan(capped.params).cap == 0);
