@@ -37,6 +37,11 @@ std::string accusation(const Bound& bound, double median_us) {
 
 }  // namespace
 
+double mixed_rate(double share, double rate, double other) {
+  if (!(rate > 0) || !(other > 0)) return 0;
+  return 1 / (share / rate + (1 - share) / other);
+}
+
 Throughput compute_throughput(const Work& work, double time_us, const Ceilings& ceilings) {
   // What cannot be told: rates of a time that is none, and the share of a roofline of which a line
   // is missing. `bound` stays empty then.

@@ -101,6 +101,14 @@ TEST_CASE("units that are faster than those of the roofline are no accusation") 
   CHECK_FALSE(believed(kMatrix, 10e3 / 36, true, wide));
 }
 
+TEST_CASE("the rate of two kinds of work lies between theirs, by the time that each takes") {
+  CHECK(mixed_rate(0.5, 3, 1) == doctest::Approx(1.5));  // 1 s for a half of 3, and 3 s for the other
+  CHECK(mixed_rate(1, 3, 1) == doctest::Approx(3));
+  CHECK(mixed_rate(0, 3, 1) == doctest::Approx(1));
+  CHECK(mixed_rate(0.5, 0, 1) == 0);
+  CHECK(mixed_rate(0.5, 3, 0) == 0);
+}
+
 TEST_CASE("work in no time is not believed, and no work or no ceiling accuses nobody") {
   CHECK_FALSE(believed(kMatrix, 0, true, kGpu));
   CHECK_FALSE(believed(kMatrix, std::nan(""), true, kGpu));

@@ -192,10 +192,12 @@ struct HopperConsumer : HopperProducts<Config> {
     if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
 
-  /// kEdge: the tile may have masked keys.
-  template <bool kEdge>
+  /// kEdge: the tile may have masked keys. kStage: where it lies, or kAnyStage.
+  template <bool kEdge, int kStage = Products::kAnyStage>
   __device__ __forceinline__ void step(Registers& r, const Plan& plan, int n) {
-    const u64 key = keys_operand();
+    constexpr bool kIsKnown = kStage != Products::kAnyStage;
+    this->template know_stages<kStage>();
+    const u64 key = this->template keys_operand<kIsKnown>();
     await(shape.key_full(keys.stage), keys.parity);
     if constexpr (Config::kPingPong) {
       sync_threads_of(kTurnBarrier + consumer, 2 * kWarpgroupThreads);
@@ -204,7 +206,7 @@ struct HopperConsumer : HopperProducts<Config> {
     fence_registers(accumulators(r));
     wgmma_fence();
     queue_scores(r, key);
-    const u64 value = values_operand();
+    const u64 value = this->template values_operand<kIsKnown>();
     await(shape.value_full(values.stage), values.parity);
     wgmma_fence();
     queue_values(r, value, 0);
@@ -234,6 +236,32 @@ struct HopperConsumer : HopperProducts<Config> {
     promote_when_due(r, false);
     rescale(r, due);
     if constexpr (kEdge) this->template settle_values<true>(r, plan.first_key(n));
+  }
+
+  /// A step for every stage, from kStage on.
+  template <int kStage = 0>
+  __device__ __forceinline__ void steps_of_stages(Registers& r, const Plan& plan, int n) {
+    step<false, kStage>(r, plan, n);
+    if constexpr (kStage + 1 < Config::kStages) steps_of_stages<kStage + 1>(r, plan, n - 1);
+  }
+  /// All tiles from `n` back that no row of the CTA masks; the first that is left.
+  __device__ __forceinline__ int step_unmasked(Registers& r, const Plan& plan, int n) {
+    const int last = larger(plan.seen.begin, plan.unmasked.begin);
+    if constexpr (Products::kUnrolled) {
+#pragma unroll 1
+      for (; n >= last; --n) {
+        if (keys.stage == 0) {
+#pragma unroll 1
+          for (; n >= last + Config::kStages - 1; n -= Config::kStages) steps_of_stages(r, plan, n);
+          if (n < last) break;
+        }
+        step<false>(r, plan, n);
+      }
+    } else {
+#pragma unroll 1
+      for (; n >= last; --n) step<false>(r, plan, n);
+    }
+    return n;
   }
 
   /// The product of the last weights.
@@ -269,8 +297,7 @@ struct HopperConsumer : HopperProducts<Config> {
       --n;
 #pragma unroll 1
       for (; n >= plan.seen.begin && n >= plan.unmasked.end; --n) step<true>(r, plan, n);
-#pragma unroll 1
-      for (; n >= plan.seen.begin && n >= plan.unmasked.begin; --n) step<false>(r, plan, n);
+      n = step_unmasked(r, plan, n);
       if constexpr (Config::kLeft) {
 #pragma unroll 1
         for (; n >= plan.seen.begin; --n) step<true>(r, plan, n);
@@ -394,7 +421,8 @@ struct HopperConsumer : HopperProducts<Config> {
 
   /// Whether this warpgroup copies its queries itself, since they came in no box.
   __device__ __forceinline__ bool copies(const HopperItem& item) const {
-    return !Config::kAhead || first_row() + kConsumerRows > item.tile.num_rows;
+    if constexpr (!Config::kAhead) return true;
+    return !Shape::kCountsTokens && first_row() + kConsumerRows > item.tile.num_rows;
   }
 
   __device__ __forceinline__ void work(const HopperItem& item) {

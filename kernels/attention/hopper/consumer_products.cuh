@@ -92,13 +92,32 @@ struct HopperProducts : HopperPlace<Config> {
   /// compiler that all lanes have the same, so that the steps of a product are added where
   /// descriptors are kept; else each of them takes an addition and two moves of every lane. Why
   /// apart from the products: a shuffle takes its time, which passes while the stage is waited for.
+  /// Not needed where the stage is a constant (kIsKnown).
+  template <bool kIsKnown = false>
   __device__ __forceinline__ u64 keys_operand() const {
-    return k_major_form(Shape::kKeyLayout) | operand_address(shape.key(of_warp(keys.stage)));
+    const int stage = kIsKnown ? keys.stage : of_warp(keys.stage);
+    return k_major_form(Shape::kKeyLayout) | operand_address(shape.key(stage));
   }
+  template <bool kIsKnown = false>
   __device__ __forceinline__ u64 values_operand() const {
     constexpr u64 kForm =
         Shape::kTransposes ? k_major_form(Shape::kValueLayout) : mn_major_form(Shape::kValueLayout);
-    return kForm | operand_address(shape.value(of_warp(values.stage)));
+    const int stage = kIsKnown ? values.stage : of_warp(values.stage);
+    return kForm | operand_address(shape.value(stage));
+  }
+  /// Whether the tiles that nobody masks are computed by as many copies of a step as there are
+  /// stages, each of which has its stages as constants (HopperPlan::unrolled).
+  static constexpr bool kUnrolled = requires { Config::kUnrolled; };
+  static constexpr int kAnyStage = -1;
+  /// The stage of the keys of a step's tile becomes a constant. That of the values is the one
+  /// before: they are of the tile before.
+  template <int kStage>
+  __device__ __forceinline__ void know_stages() {
+    if constexpr (kStage != kAnyStage) {
+      keys.stage = kStage;
+      values.stage = (kStage + Config::kStages - 1) % Config::kStages;
+      if constexpr (Shape::kInt8 && kCodeStages == Config::kStages) scales.stage = kStage;
+    }
   }
   __device__ __forceinline__ static constexpr u64 value_step(int k, int piece) {
     constexpr OperandLayout kLayout = Shape::kValueLayout;

@@ -198,18 +198,23 @@ struct HopperDispatcher {
   Ring<Shape::kQueryStages> ring{0, 1};
 
   /// Only queries of consumers whose 64 rows the request has; the others copy theirs, since a box
-  /// would reach past what the batch has. An item without rows ends the consumers' work.
+  /// would reach past what the batch has. Of parts all who have rows (HopperShape::kCountsTokens).
+  __device__ static int boxes_of(const HopperItem& item) {
+    const int rows = item.tile.num_rows + (Shape::kCountsTokens ? kConsumerRows - 1 : 0);
+    return smaller(rows / kConsumerRows, Config::kConsumers);
+  }
+  /// An item without rows ends the consumers' work.
   __device__ void hand_over(const HopperItem& item) {
     if (lane == 0) {
       await(shape.query_empty(ring.stage), ring.parity);
       *shape.item_place(ring.stage) = item;
       const u32 full = shape.query_full(ring.stage);
-      const int boxes = smaller(item.tile.num_rows / kConsumerRows, Config::kConsumers);
+      const int boxes = boxes_of(item);
       arrive_expecting(full, static_cast<u32>(boxes * Shape::kQueryBytes));
       for (int i = 0; i < boxes; ++i) {
         load_box<4>(
             shape.query(
-                has_tile_list<Config>() && item.tile.num_rows == kConsumerRows ? item.turn : i,
+                has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows ? item.turn : i,
                 ring.stage),
             map,
             {{0, item.tile.kv_head * item.tile.group, token_of(item.tile, i * kConsumerRows), 0}},

@@ -88,16 +88,15 @@ bool has_fp8_scores(const Problem& problem, const Backend& backend) {
   return problem.kv_cache.int8_level == 0 && query_is_quantised(problem, backend.kernel_rules());
 }
 
-/// What the scores are made of, as far as the peak of the matrix units depends on it.
+/// What 16-bit products are made of, as far as the peak of the matrix units depends on it, or those
+/// of codes.
 PeakType peak_type(const Problem& problem, const Backend& backend) {
-  if (problem.kv_cache.int8_level == 1) return PeakType::kI8;
   if (has_fp8_scores(problem, backend)) return PeakType::kE4M3;
   return problem.attention.dtype == Dtype::kF32 ? PeakType::kF32 : PeakType::kF16;
 }
 
-/// The rate of the matrix units for what the scores are made of.
+/// The rate of the matrix units for it.
 double matrix_rate(const CudaCeilings& ceilings, const Problem& problem, const Backend& backend) {
-  if (problem.kv_cache.int8_level == 1) return ceilings.int8_tops;
   if (has_fp8_scores(problem, backend)) return ceilings.fp8_tflops;
   switch (problem.attention.dtype) {
     case Dtype::kF16:
@@ -107,6 +106,13 @@ double matrix_rate(const CudaCeilings& ceilings, const Problem& problem, const B
     default:
       return ceilings.bf16_tflops;
   }
+}
+
+/// int8 scores are products of codes, but their weights and values have 16 bits (semantics §11.5).
+bool has_int8_scores(const Problem& problem) { return problem.kv_cache.int8_level > 0; }
+double share_of_scores(const Problem& problem) {
+  const auto& attention = problem.attention;
+  return 1.0 * attention.head_size / (attention.head_size + attention.v_head_size);
 }
 
 /// Products of f32 made of three of 16 bits each, which keep about 22 bits of every factor.
@@ -135,9 +141,14 @@ class CudaTimingTools final : public TimingTools {
   Ceilings ceilings(const Problem& problem, const Backend& backend) override {
     if (!ceilings_) measure_again();
     const DeviceInfo& device = ops_.runtime().device();
-    const int per_cycle = operations_per_cycle(device.sm, peak_type(problem, backend));
-    return {matrix_rate(*ceilings_, problem, backend), ceilings_->memory_gbps(),
-            static_cast<double>(per_cycle) * device.num_sms};
+    double rate = matrix_rate(*ceilings_, problem, backend);
+    double per_cycle = operations_per_cycle(device.sm, peak_type(problem, backend));
+    if (has_int8_scores(problem)) {
+      const double share = share_of_scores(problem);
+      rate = mixed_rate(share, ceilings_->int8_tops, rate);
+      per_cycle = mixed_rate(share, operations_per_cycle(device.sm, PeakType::kI8), per_cycle);
+    }
+    return {rate, ceilings_->memory_gbps(), per_cycle * device.num_sms};
   }
   Physics physics(const Problem& problem, const Backend& backend) override {
     Physics physics{ceilings(problem, backend), 1, {}, true};

@@ -12,6 +12,7 @@
 #include "kernels/attention/hopper/prefill.cuh"
 #include "ops/cuda/attention/hopper_cases_testing.h"
 #include "ops/cuda/attention/hopper_prefill.h"
+#include "ops/cuda/attention/hopper_tiles.h"
 #include "ops/forwarding_ops.h"
 
 namespace attnbench::cuda {
@@ -176,7 +177,9 @@ int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
   REQUIRE(kernel.threads == Shape::kThreads);
   const TensorMap key_map = hopper_key_map(params, plan);
   const TensorMap value_map = hopper_value_map(params, plan);
-  const TensorMap query_map = plan.tile.ahead ? hopper_query_map(params) : key_map;
+  const TensorMap query_map = !plan.tile.ahead  ? key_map
+                              : list == nullptr ? hopper_query_map(params)
+                                                : hopper_listed_query_map(params, *list);
   const attn::TensorMap keys = emulated_map(key_map);
   const attn::TensorMap values = emulated_map(value_map);
   const TensorMap output_map = stores_boxes(params, plan) ? hopper_output_map(params) : key_map;

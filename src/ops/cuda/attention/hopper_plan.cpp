@@ -313,6 +313,7 @@ constexpr std::array kOptions = {
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
     Option{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
     Option{"keep_columns", 0, 1, 1, [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
+    Option{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     Option{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
@@ -484,7 +485,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
       plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
@@ -494,7 +495,8 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
       plan.fits_tiles ? ", tiles end with the window" : "",
       plan.bounds ? ", maxima by integers" : "", plan.ordered ? ", weights before waits" : "",
       plan.add_floats ? ", integers to f32 by additions" : "",
-      plan.keep_columns ? ", codes by lanes that keep their columns" : "", sums_text(params, plan),
+      plan.keep_columns ? ", codes by lanes that keep their columns" : "",
+      plan.unrolled ? ", a step for every stage" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;
 }

@@ -309,6 +309,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   // Kernels ask whether there is such a constant.
   if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
   if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));
+  if (plan.unrolled) kernel.spec.constants.emplace_back("bool kUnrolled", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
@@ -385,11 +386,12 @@ bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan) {
   return plan.tile.ahead && has_wide_stores(params) && params.v_head_size % 16 == 0;
 }
 
-/// Boxes of `rows` packed rows of `heads` heads a token, and of `chunks` of their lines. Tokens are
-/// not counted: the kernel names none that the request does not have.
+/// Boxes of `rows` packed rows of `heads` heads a token, and of `chunks` of their lines. Where tokens
+/// are not counted, the kernel names none that the request does not have.
 static TensorMap packed_rows_map(const attn::AttendParams& params, attn::Element element,
                                  const void* data, attn::i64 token_stride, attn::i64 head_stride,
-                                 int columns, int rows, int chunks) {
+                                 int columns, int rows, int chunks,
+                                 std::int64_t num_tokens = kUncounted) {
   const int span = attn::operand_span(columns);
   const int heads = std::min(params.num_heads / params.num_kv_heads, rows);
   TensorMap map;
@@ -397,7 +399,7 @@ static TensorMap packed_rows_map(const attn::AttendParams& params, attn::Element
   map.dtype = static_cast<Dtype>(element);
   map.swizzle = swizzle_of(span);
   map.rank = 4;
-  map.extents = {span / 2, params.num_heads, kUncounted, attn::operand_chunks(columns)};
+  map.extents = {span / 2, params.num_heads, num_tokens, attn::operand_chunks(columns)};
   map.strides = {2, (params.num_heads == 1 ? token_stride : head_stride) * 2, token_stride * 2,
                  span};
   map.box = {span / 2, heads, rows / heads, chunks};
@@ -409,10 +411,10 @@ TensorMap hopper_output_map(const attn::AttendParams& params) {
                          params.output_head_stride, params.v_head_size, 16, 1);
 }
 
-TensorMap hopper_query_map(const attn::AttendParams& params) {
+TensorMap hopper_query_map(const attn::AttendParams& params, std::optional<std::int64_t> num_tokens) {
   return packed_rows_map(params, params.query_element, params.query, params.query_token_stride,
                          params.query_head_stride, params.head_size, attn::kConsumerRows,
-                         attn::operand_chunks(params.head_size));
+                         attn::operand_chunks(params.head_size), num_tokens.value_or(kUncounted));
 }
 
 const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",

@@ -56,13 +56,19 @@ void launch_tiles(Launcher& launcher, const AttendCall& call) {
   launch(launcher, kernel.spec, hopper_tiles_shape(kernel, list, plan), params,
          hopper_key_map(params, plan), hopper_value_map(params, plan),
          // A kernel that does not read it takes any map.
-         plan.tile.ahead ? hopper_query_map(params) : hopper_key_map(params, plan),
+         plan.tile.ahead ? hopper_listed_query_map(params, list) : hopper_key_map(params, plan),
          list.parts.num_splits <= 1 && stores_boxes(params, plan) ? hopper_output_map(params)
                                                                   : hopper_key_map(params, plan),
          list);
 }
 
 }  // namespace
+
+TensorMap hopper_listed_query_map(const attn::AttendParams& params,
+                                  const attn::TileListParams& list) {
+  if (list.parts.num_splits <= 1) return hopper_query_map(params);
+  return hopper_query_map(params, list.parts.num_tokens);
+}
 
 HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
                              const attn::TileListParams& list, std::string_view options) {

@@ -32,6 +32,10 @@ std::string hopper_tiles_misfit(const Target& target, const attn::AttendParams& 
 AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::TileListParams& list,
                                  const HopperPlan& plan);
 
+/// Boxes of its queries, where the plan works ahead.
+TensorMap hopper_listed_query_map(const attn::AttendParams& params,
+                                  const attn::TileListParams& list);
+
 /// list.num_ctas CTAs where the plan stays, each of which does the tiles dealt to it; else one for
 /// every tile of the list.
 LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
