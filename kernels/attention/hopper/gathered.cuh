@@ -34,13 +34,13 @@ struct GatheredRegisters {
 
 /// What a thread knows of an item, as LatentRun.
 template <class Config, class Work>
-struct GatheredRun : LatentRun<Work> {
+struct GatheredRun : LatentRun<Config, Work> {
   static constexpr int kHeldPieces = is_copied(Config::kFormat) ? 1 : 0;
   static constexpr bool kHasScale = Config::kFormat == MlaEntry::kE4M3 && !Config::kRounded;
 
   __device__ float factor() const {
     const float* const scale = kHasScale ? this->params.kv.k_scale : nullptr;
-    return LatentRun<Work>::factor() * (scale == nullptr ? 1.0f : scale[0]);
+    return LatentRun<Config, Work>::factor() * (scale == nullptr ? 1.0f : scale[0]);
   }
 };
 
@@ -66,13 +66,13 @@ __device__ __forceinline__ void release_keys(const GatheredRun<Config, Work>& ru
 }
 
 /// Of listed keys, the scores of those that are none; others as LatentRun says.
-template <Element kElement, int kTile, class Config, class Work>
+template <int kTile, class Config, class Work>
 __device__ __forceinline__ void mask_tile(float (&scores)[32], const GatheredRun<Config, Work>& run,
                                           int first_key) {
   if constexpr (Config::kListed) {
 #pragma unroll
     for (int warp = 0; warp < kGatherWarps; ++warp) {
-      const u32 seen = load_word(static_cast<u32>(gathered_seen_at(kTile, warp)));
+      const u32 seen = load_word(of_cta<Config>(static_cast<u32>(gathered_seen_at(kTile, warp))));
       if (seen == kAllSeen) continue;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void mask_tile(float (&scores)[32], const GatheredRun
       }
     }
   } else {
-    mask_tile<kElement, kTile>(scores, static_cast<const LatentRun<Work>&>(run), first_key);
+    mask_tile<kTile>(scores, static_cast<const LatentRun<Config, Work>&>(run), first_key);
   }
 }
 
@@ -111,11 +111,12 @@ __device__ __forceinline__ void fetch_query(const GatheredRun<Config, Work>& run
         words[w / 2][w % 2 * 2] = four.low;
         words[w / 2][w % 2 * 2 + 1] = four.high;
       }
-      const int piece = kLatentQueryAt + vector / 4 * kLatentPieceBytes;
+      const u32 piece =
+          of_cta<Config>(kLatentQueryAt) + static_cast<u32>(vector / 4 * kLatentPieceBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int part = vector % 4 * 2 + half;
-        store_words(static_cast<u32>(piece + latent_part_at(row, part)), words[half]);
+        store_words(piece + static_cast<u32>(latent_part_at(row, part)), words[half]);
       }
     }
   }
@@ -148,6 +149,7 @@ template <class Config, class Keys, class Work>
 __device__ __forceinline__ void attend_gathered(const AttendParams& params,
                                                 const SparseParams& sparse, const Work& work,
                                                 const TensorMap& query_map) {
+  static_assert(!(Config::kPaired && Config::kFew), "gathered_few.cuh names no CTA");
   using Registers = GatheredRegisters<Config>;
   prepare_latent<Config>(
       [&] {

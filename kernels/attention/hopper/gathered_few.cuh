@@ -347,7 +347,7 @@ __device__ __forceinline__ void attend_few_items(const AttendParams& params, con
   const LatentThread thread = latent_thread();
   float output[kFewBlocks][8];
   u32 phases = 0;
-  LatentCursor cursor(work.first());
+  LatentCursor<Config> cursor(work.first());
 #pragma unroll 1
   for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
     const LatentItem item = work.item(cursor.at());

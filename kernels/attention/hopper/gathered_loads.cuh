@@ -15,20 +15,22 @@
 namespace attn {
 
 /// Place of a thread in the warpgroup that gathers, and where in a piece it stores of its first
-/// key.
+/// key, with the CTA's rank of of_cta(): it costs no register that way.
 struct GatherThread {
   int warp;
   int lane;
   int copied;     // its part of a piece
   int converted;  // the first of the two parts of codes that it converts
 };
+template <class Config>
 __device__ __forceinline__ GatherThread gather_thread() {
   const int warp = this_thread() / 32 % kGatherWarps;
   const int lane = this_thread() % 32;
   const int row = gathered_key(warp, lane, 0);
-  return {
-      warp, lane, latent_part_at(row, lane % 8),
-      gathered_piece(0, 0, lane) * kLatentPieceBytes + latent_part_at(row, gathered_part(lane, 0))};
+  const int rank = static_cast<int>(of_cta<Config>(0));
+  return {warp, lane, rank + latent_part_at(row, lane % 8),
+          rank + gathered_piece(0, 0, lane) * kLatentPieceBytes +
+              latent_part_at(row, gathered_part(lane, 0))};
 }
 /// Address of the same part of the key of a step, in a piece of a tile: keys of an odd step are
 /// four rows further on, where the swizzle has bit 2 of the part turned over. Hidden, since one of
@@ -48,9 +50,11 @@ __device__ __forceinline__ i64 place_in_step(i64 places, int tile, int step,
 }
 
 /// Says which keys of a tile there are, by the warp; others see it after its next arrival.
+template <class Config>
 __device__ __forceinline__ void note_seen(i64 places, int tile, const GatherThread& thread) {
   const u32 seen = __ballot_sync(0xFFFFFFFFu, places >= 0) >> tile * 16 & kAllSeen;
-  if (thread.lane == 0) store_word(static_cast<u32>(gathered_seen_at(tile, thread.warp)), seen);
+  if (thread.lane != 0) return;
+  store_word(of_cta<Config>(static_cast<u32>(gathered_seen_at(tile, thread.warp))), seen);
 }
 
 /// Copies the pieces of a half; those of keys that are none become 0.
@@ -72,12 +76,16 @@ __device__ __forceinline__ void copy_half(const char* base, i64 places, Gathered
       copy_async<16>(gathered_at(thread.copied, at.tile, piece, step), from[step] + piece * 128,
                      (holes >> step & 1) == 0);
     }
-    if constexpr (Config::kByPieces) arrive_after_copies(full_barrier(at.tile, piece));
+    if constexpr (Config::kByPieces) {
+      arrive_after_copies(of_cta<Config>(full_barrier(at.tile, piece)));
+    }
   };
 #pragma unroll
   for (int piece = 0; piece < kLatentHalfPieces; ++piece) copy(first + piece);
   if (at.has_rope()) copy(kLatentRopePiece);
-  if constexpr (!Config::kByPieces) arrive_after_copies(full_barrier(at.tile, first));
+  if constexpr (!Config::kByPieces) {
+    arrive_after_copies(of_cta<Config>(full_barrier(at.tile, first)));
+  }
 }
 
 /// A half of a tile on its way: 32 codes of each of a thread's four keys, and in "fp8_ds_mla" the
@@ -117,8 +125,8 @@ __device__ __forceinline__ u32 in_peer(u32 address) {
   return in_cta(address, static_cast<u32>(1 - paired_rank()));
 }
 
-/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. If it sends them,
-/// the other CTA of a pair gets them too, and counts them by its barrier `full`.
+/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. If it sends
+/// them, the other CTA of a pair gets them too, and counts them by its barrier `full`.
 template <class Config, bool kSends>
 __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32 first, u32 second,
                                             bool swaps, u32 full) {
@@ -179,7 +187,8 @@ __device__ __forceinline__ void load_rope_codes(uint4 (&codes)[kRopeSteps], cons
 template <class Config>
 __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps], int tile,
                                                  float scale, const GatherThread& thread) {
-  const u32 to = static_cast<u32>(latent_key_tile(tile) + kLatentRopePiece * kLatentPieceBytes);
+  const u32 to = of_cta<Config>(
+      static_cast<u32>(latent_key_tile(tile) + kLatentRopePiece * kLatentPieceBytes));
   const int part = thread.lane % 4 * 2;
 #pragma unroll
   for (int step = 0; step < kRopeSteps; ++step) {
@@ -225,7 +234,7 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
     if (at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
   }
   await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
-  if (!at.has_rope()) note_seen(places, at.tile, thread);
+  if (!at.has_rope()) note_seen<Config>(places, at.tile, thread);
   if constexpr (is_copied(kFormat)) {
     copy_half<Config>(base, places, at, thread);
     if (!at.has_rope() && thread.lane == 0) arrive(full);
@@ -256,7 +265,7 @@ __device__ __forceinline__ void receive_half(const char* base, int step, i64 pla
   if (!kCopiesRope && at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
   await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
   if (!at.has_rope()) {
-    note_seen(places, at.tile, thread);
+    note_seen<Config>(places, at.tile, thread);
   } else if constexpr (kCopiesRope) {
     copy_rope<Config>(base, places, at, thread);
   } else {
@@ -307,13 +316,13 @@ __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Con
 template <class Config, class Keys, class Work>
 __device__ __forceinline__ void gather_items(const AttendParams& params, const SparseParams& sparse,
                                              const Work& work, const TensorMap& query_map) {
-  const GatherThread thread = gather_thread();
+  const GatherThread thread = gather_thread<Config>();
   const char* const base = static_cast<const char*>(params.kv.key);
   const float scale =
       Config::kRounded && params.kv.k_scale != nullptr ? params.kv.k_scale[0] : 1.0f;
   // Parities to wait for, of the barriers of keys (bit 0) and of the query: new ones are free.
   u32 phases = kKeyPhase | kQueryPhase;
-  LatentCursor cursor(work.first());
+  LatentCursor<Config> cursor(work.first());
 #pragma unroll 1
   for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
     const LatentItem item = work.item(cursor.at());

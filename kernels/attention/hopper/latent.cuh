@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_items(const AttendParams& params, const Wor
   constexpr int kHalf = kLatentHalfPieces;
   // Parities to wait for, of the barriers of keys (bit 0) and of the query: new ones are free.
   u32 phases = kKeyPhase | kQueryPhase | kFirstItem;
-  LatentCursor cursor(work.first());
+  LatentCursor<Config> cursor(work.first());
 #pragma unroll 1
   for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
     const LatentItem item = work.item(cursor.at());
@@ -122,9 +122,9 @@ __device__ __forceinline__ void attend_latents(const AttendParams& params, const
   } else {
     take_registers<240>();
     if (warpgroup == 0) {
-      attend_items<Config, 0, LatentRun<Work>>(params, work);
+      attend_items<Config, 0, LatentRun<Config, Work>>(params, work);
     } else {
-      attend_items<Config, 1, LatentRun<Work>>(params, work);
+      attend_items<Config, 1, LatentRun<Config, Work>>(params, work);
     }
   }
   allow_next_kernel();

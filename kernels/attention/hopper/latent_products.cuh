@@ -22,7 +22,6 @@
 
 #include "kernels/attention/hopper/latent_parts.cuh"
 #include "kernels/attention/hopper/latent_stores.cuh"
-#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -46,6 +45,7 @@ constexpr u32 kQueryFull = kLatentQueryFullAt;
 constexpr u32 kQueryFree = kLatentQueryFreeAt;
 
 /// The item that a warp works on, in shared memory: a register less while it goes through the keys.
+template <class Config>
 class LatentCursor {
  public:
   __device__ explicit LatentCursor(int first) { put(first); }
@@ -58,21 +58,11 @@ class LatentCursor {
 
  private:
   __device__ static u32 place() {
-    return kLatentCursorAt + static_cast<u32>(this_thread()) / 32 * 4;
+    return of_cta<Config>(kLatentCursorAt) + static_cast<u32>(this_thread()) / 32 * 4;
   }
 };
 
 constexpr int kWarpsOfHalf = 4;
-
-/// Place in this CTA's shared memory as barriers and the copy engine have it: in a cluster by the
-/// CTA's rank.
-template <class Config>
-__device__ __forceinline__ u32 of_cta(u32 address) {
-  if constexpr (requires { Config::kPaired; }) {
-    if constexpr (Config::kPaired) return in_cta(address, cluster_rank());
-  }
-  return address;
-}
 
 /// By all threads, before any other use of shared memory. `prepare_keys`, by one of them: fetches
 /// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile):
@@ -94,7 +84,7 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys,
   if constexpr (Config::kQueryBox < kLatentRows) {
     for (int at = static_cast<int>(threadIdx.x) * 16; at < kLatentTileBytes;
          at += kLatentThreads * 16) {
-      store_words(static_cast<u32>(kLatentQueryAt + at), {0, 0, 0, 0});
+      store_words(of_cta<Config>(kLatentQueryAt) + static_cast<u32>(at), {0, 0, 0, 0});
     }
   }
   publish_shared_writes();
@@ -131,12 +121,12 @@ __device__ __forceinline__ void load_query(const AttendParams& params, const Ten
 }
 
 /// What a thread knows of an item while it goes through the keys.
-template <class Work>
+template <class Config, class Work>
 struct LatentRun {
   const AttendParams& params;
   const Work& work;
   LatentThread thread;
-  const LatentCursor& cursor;
+  const LatentCursor<Config>& cursor;
   LatentKeys keys;
   static constexpr int kHeldPieces = 2;  // of the query
 
@@ -157,15 +147,16 @@ __device__ __forceinline__ void release(u32 barrier, const LatentThread& thread)
 
 /// The same with a half of a tile of keys. What takes a run here is overloaded in gathered.cuh, for
 /// keys that threads bring.
-template <class Work>
-__device__ __forceinline__ void release_keys(const LatentRun<Work>& run, int tile, int half) {
-  release(free_barrier(tile, half), run.thread);
+template <class Config, class Work>
+__device__ __forceinline__ void release_keys(const LatentRun<Config, Work>& run, int tile,
+                                             int half) {
+  release(of_cta<Config>(free_barrier(tile, half)), run.thread);
 }
 
 /// The scores of the tile from key `first_key` on are made: those that rows do not see become -inf,
 /// and values that are not for all of them harmless.
-template <Element kElement, int kTile, class Work>
-__device__ __forceinline__ void mask_tile(float (&scores)[32], const LatentRun<Work>& run,
+template <int kTile, class Config, class Work>
+__device__ __forceinline__ void mask_tile(float (&scores)[32], const LatentRun<Config, Work>& run,
                                           int first_key) {
   constexpr int kHalf = kTile == 0 ? kLeftHalf : kRightHalf;
   if (first_key + kLatentKeys <= run.keys.core) return;
@@ -177,18 +168,18 @@ __device__ __forceinline__ void mask_tile(float (&scores)[32], const LatentRun<W
   // A tile without a live key has been filled with zeros by the copy engine.
   if (run.keys.end <= first_key) return;
   sync_threads_of(kHalf, 128);
-  clear_values<kElement>(static_cast<u32>(latent_key_tile(kTile)),
-                         larger(run.keys.core - first_key, 0),
-                         smaller(run.keys.end - first_key, kLatentKeys), run.thread);
+  clear_values<Config::kElement>(of_cta<Config>(static_cast<u32>(latent_key_tile(kTile))),
+                                 larger(run.keys.core - first_key, 0),
+                                 smaller(run.keys.end - first_key, kLatentKeys), run.thread);
   publish_shared_writes();
   sync_threads_of(kHalf, 128);
 }
 
 /// Waits until a piece of a tile is there.
-template <class Work>
-__device__ __forceinline__ void await_piece(const LatentRun<Work>&, int tile, int piece,
+template <class Config, class Work>
+__device__ __forceinline__ void await_piece(const LatentRun<Config, Work>&, int tile, int piece,
                                             u32 parity) {
-  await(full_barrier(tile, piece), parity);
+  await(of_cta<Config>(full_barrier(tile, piece)), parity);
 }
 /// Queues the scores of pieces [kFirst, kLast] of a tile, each as soon as it is there.
 template <class Config, int kTile, int kFirst, int kLast, class Query, class Run>
@@ -218,10 +209,10 @@ constexpr u32 kOddKeys = latent_key_tile(1);
 constexpr u32 kEvenWeights = kEvenKeys + kLatentRopePiece * kLatentPieceBytes;
 constexpr u32 kOddWeights = kOddKeys + kLatentRopePiece * kLatentPieceBytes;
 constexpr u32 kRightValues = kLatentHalfPieces * kLatentPieceBytes;  // within a tile
-constexpr int kScaleOfLeft = kLatentScaleAt;
-constexpr int kScaleOfRight = kLatentScaleAt + kLatentRows * 4;
-constexpr int kMaximumOfLeft = kLatentMaximumAt;
-constexpr int kMaximumOfRight = kLatentMaximumAt + kLatentRows * 4;
+constexpr u32 kScaleOfLeft = kLatentScaleAt;
+constexpr u32 kScaleOfRight = kLatentScaleAt + kLatentRows * 4;
+constexpr u32 kMaximumOfLeft = kLatentMaximumAt;
+constexpr u32 kMaximumOfRight = kLatentMaximumAt + kLatentRows * 4;
 
 __device__ __forceinline__ RowPair product(RowPair a, RowPair b) {
   return {a.low * b.low, a.high * b.high};
@@ -252,11 +243,11 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
   for (int key = run.keys.begin; key < run.keys.end; key += kPairKeys) {
     const bool is_last = key + kPairKeys >= run.keys.end;
     if (is_last) release(of_cta<Config>(kQueryFree), thread);
-    mask_tile<kElement, 0>(scores, run, key);
+    mask_tile<0>(scores, run, key);
     const RowPair maximum = maximum_after(state.maximum, largest_scores(scores), run.factor());
     const RowPair own = rescaling(state.maximum, maximum);
-    store_rows(kScaleOfLeft, thread, own);
-    store_rows(kMaximumOfLeft, thread, maximum);
+    store_rows(of_cta<Config>(kScaleOfLeft), thread, own);
+    store_rows(of_cta<Config>(kMaximumOfLeft), thread, maximum);
     arrive_threads_of(kMaximumReady, 256);
     const RowPair added = weigh(scores, run.factor(), maximum);
     state.sum = sum_after(state.sum, own, added);
@@ -272,11 +263,11 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
     release_keys(run, 0, 0);
 
     sync_threads_of(kLastMaximumReady, 256);
-    const RowPair theirs = load_rows(kScaleOfRight, thread);
-    state.maximum = load_rows(kMaximumOfRight, thread);
+    const RowPair theirs = load_rows(of_cta<Config>(kScaleOfRight), thread);
+    state.maximum = load_rows(of_cta<Config>(kMaximumOfRight), thread);
     LeftOperand shared_weights;
     pack_weights<kElement>(scores, theirs, shared_weights);
-    store_operand(kEvenWeights, thread, shared_weights);
+    store_operand(of_cta<Config>(kEvenWeights), thread, shared_weights);
     publish_shared_writes();
     arrive_threads_of(kEvenWeightsReady, 256);
     state.sum = product(state.sum, theirs);
@@ -321,21 +312,21 @@ __device__ __forceinline__ void attend_right(float (&output)[128], LatentState& 
   for (int key = run.keys.begin; key < run.keys.end; key += kPairKeys) {
     const bool is_last = key + kPairKeys >= run.keys.end;
     if (is_last) release(of_cta<Config>(kQueryFree), thread);
-    mask_tile<kElement, 1>(scores, run, key + kLatentKeys);
+    mask_tile<1>(scores, run, key + kLatentKeys);
     const RowPair most = largest_scores(scores);
     sync_threads_of(kMaximumReady, 256);
-    const RowPair before = load_rows(kMaximumOfLeft, thread);
-    const RowPair theirs = load_rows(kScaleOfLeft, thread);
+    const RowPair before = load_rows(of_cta<Config>(kMaximumOfLeft), thread);
+    const RowPair theirs = load_rows(of_cta<Config>(kScaleOfLeft), thread);
     state.maximum = maximum_after(before, most, run.factor());
     const RowPair own = rescaling(before, state.maximum);
-    store_rows(kScaleOfRight, thread, own);
-    store_rows(kMaximumOfRight, thread, state.maximum);
+    store_rows(of_cta<Config>(kScaleOfRight), thread, own);
+    store_rows(of_cta<Config>(kMaximumOfRight), thread, state.maximum);
     arrive_threads_of(kLastMaximumReady, 256);
     const RowPair added = weigh(scores, run.factor(), state.maximum);
     const RowPair both = product(own, theirs);
     state.sum = sum_after(state.sum, both, added);
     pack_weights<kElement>(scores, weights);
-    store_operand(kOddWeights, thread, weights);
+    store_operand(of_cta<Config>(kOddWeights), thread, weights);
     publish_shared_writes();
     rescale(output, both);
     pin(output);
@@ -379,19 +370,20 @@ __device__ __forceinline__ void copy_query(const AttendParams& params, const Row
     u32 words[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) words[w] = from[2 * w] | static_cast<u32>(from[2 * w + 1]) << 16;
-    const int to = kLatentQueryAt + part / 8 * kLatentPieceBytes + latent_part_at(row, part % 8);
-    store_words(static_cast<u32>(to), words);
+    const int to = part / 8 * kLatentPieceBytes + latent_part_at(row, part % 8);
+    store_words(of_cta<Config>(kLatentQueryAt) + static_cast<u32>(to), words);
   }
 }
 
 /// The query of an item by ordinary loads, where no box brings it.
 template <class Config, class Work>
-__device__ __forceinline__ void fetch_query(const LatentRun<Work>& run, const RowTile& tile) {
+__device__ __forceinline__ void fetch_query(const LatentRun<Config, Work>& run,
+                                            const RowTile& tile) {
   copy_query<Config>(run.params, tile);
 }
 /// What output is multiplied by before it is stored.
-template <class Work>
-__device__ __forceinline__ float value_scale(const LatentRun<Work>&) {
+template <class Config, class Work>
+__device__ __forceinline__ float value_scale(const LatentRun<Config, Work>&) {
   return 1.0f;
 }
 
@@ -414,7 +406,7 @@ __device__ __forceinline__ void attend_items(const AttendParams& params, const W
   const LatentThread thread = latent_thread();
   float output[128];
   u32 phases = 0;
-  LatentCursor cursor(work.first());
+  LatentCursor<Config> cursor(work.first());
 #pragma unroll 1
   for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
     const LatentItem item = work.item(cursor.at());
@@ -427,13 +419,13 @@ __device__ __forceinline__ void attend_items(const AttendParams& params, const W
     if (!item.keys.are_none()) {
       receive_query<Config>(run, item.tile, phases);
       HeldQuery<Run::kHeldPieces> query;
-      hold_query(query, thread);
+      hold_query(query, of_cta<Config>(kLatentQueryAt), thread);
       if constexpr (kHalf == 0) {
         attend_left<Config>(output, state, query, run, phases);
       } else {
         attend_right<Config>(output, state, query, run, phases);
       }
-      total = total_of(state.sum, kHalf, thread);
+      total = total_of<Config>(state.sum, kHalf, thread);
       const float scale = value_scale(run);
       rescale(output, {scale, scale});
     }

@@ -5,6 +5,7 @@
 
 #include "kernels/attention/hopper/latent_layout.cuh"
 #include "kernels/attention/rows.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 #include "kernels/ptx/packed.cuh"
 #include "kernels/ptx/wgmma_latent.cuh"
@@ -19,6 +20,18 @@ constexpr int kOddWeightsReady = 4;   // P1: the right half arrives, the left on
 constexpr int kBothHalves = 5;
 constexpr int kLeftHalf = 6;
 constexpr int kRightHalf = 7;
+
+/// Place in this CTA's shared memory as instructions take it. In a cluster that is by the CTA's
+/// rank: the address alone is a place of CTA 0, for ordinary loads and stores too. Descriptors of
+/// products alone do without, and stay constants. A sum, so that the rank is read once and the
+/// address goes into the offsets of loads and stores.
+template <class Config>
+__device__ __forceinline__ u32 of_cta(u32 address) {
+  if constexpr (requires { Config::kPaired; }) {
+    if constexpr (Config::kPaired) return in_cta(0, cluster_rank()) + address;
+  }
+  return address;
+}
 
 /// A number of each of a thread's two rows.
 struct RowPair {
@@ -41,13 +54,13 @@ __device__ __forceinline__ LatentThread latent_thread() {
 }
 
 /// Rows of f32 in shared memory, one number a query row, by the first lane of a quad; all may read.
-__device__ __forceinline__ RowPair load_rows(int address, const LatentThread& thread) {
-  const u32 at = static_cast<u32>(address + thread.row * 4);
+__device__ __forceinline__ RowPair load_rows(u32 rows, const LatentThread& thread) {
+  const u32 at = rows + static_cast<u32>(thread.row * 4);
   return {float_from_bits(load_word(at)), float_from_bits(load_word(at + 32))};
 }
-__device__ __forceinline__ void store_rows(int address, const LatentThread& thread, RowPair pair) {
+__device__ __forceinline__ void store_rows(u32 rows, const LatentThread& thread, RowPair pair) {
   if (thread.lane % 4 != 0) return;
-  const u32 at = static_cast<u32>(address + thread.row * 4);
+  const u32 at = rows + static_cast<u32>(thread.row * 4);
   store_word(at, float_bits(pair.low));
   store_word(at + 32, float_bits(pair.high));
 }
@@ -85,13 +98,14 @@ struct HeldQuery {
 template <>
 struct HeldQuery<0> {};
 
-/// Of the query in shared memory.
+/// Of the query at `tile`.
 template <int kPieces>
-__device__ __forceinline__ void hold_query(HeldQuery<kPieces>& held, const LatentThread& thread) {
+__device__ __forceinline__ void hold_query(HeldQuery<kPieces>& held, u32 tile,
+                                           const LatentThread& thread) {
   if constexpr (kPieces > 0) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      load_operand(kLatentQueryAt + (kLatentRopePiece - i) * kLatentPieceBytes, thread,
+      load_operand(tile + static_cast<u32>((kLatentRopePiece - i) * kLatentPieceBytes), thread,
                    held.pieces[i]);
       pin(held.pieces[i]);
     }

@@ -73,16 +73,18 @@ __device__ __forceinline__ void store_partial(float* partial_output, const Laten
 }
 
 /// Sums of the weights of a row, of both halves.
+template <class Config>
 __device__ __forceinline__ RowPair total_of(RowPair sum, int half, const LatentThread& thread) {
 #pragma unroll
   for (int step = 1; step <= 2; step *= 2) {
     sum.low += __shfl_xor_sync(0xFFFFFFFFu, sum.low, step);
     sum.high += __shfl_xor_sync(0xFFFFFFFFu, sum.high, step);
   }
-  store_rows(kLatentSumAt + half * kLatentRows * 4, thread, sum);
+  const u32 sums = of_cta<Config>(kLatentSumAt);
+  store_rows(sums + static_cast<u32>(half * kLatentRows * 4), thread, sum);
   sync_threads_of(kBothHalves, 256);
-  const RowPair left = load_rows(kLatentSumAt, thread);
-  const RowPair right = load_rows(kLatentSumAt + kLatentRows * 4, thread);
+  const RowPair left = load_rows(sums, thread);
+  const RowPair right = load_rows(sums + kLatentRows * 4, thread);
   sync_threads_of(kBothHalves, 256);
   return {left.low + right.low, left.high + right.high};
 }

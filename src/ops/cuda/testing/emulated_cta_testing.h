@@ -388,15 +388,34 @@ u32 pack(float low, float high) {
   }
 }
 
+/// Of CTAs that run side by side; others have rank 0.
+inline u32 cluster_rank() {
+  if (attnbench::cuda::running_cluster == nullptr) return 0;
+  const auto& ctas = attnbench::cuda::running_cluster->ctas;
+  return static_cast<u32>(std::ranges::find(ctas, attnbench::cuda::running_cta) - ctas.begin());
+}
+inline u32 in_cta(u32 address, u32 rank) { return (address & 0xFFFFFFu) | rank << 24; }
+/// Place in the CTA's own shared memory of an address that an instruction takes. On a device
+/// ordinary loads and stores reach the memory of the CTA that the upper byte names, be it another
+/// one; no kernel means to do so.
+inline u32 of_own(u32 address) {
+  if (address >> 24 != cluster_rank()) throw std::logic_error("an address of another CTA");
+  return address & 0xFFFFFFu;
+}
+inline unsigned char* own_memory(u32 address) {
+  return attnbench::cuda::running_cta->shared() + of_own(address);
+}
+
 /// Shared addresses count from the start of the dynamic shared memory.
 inline u32 shared_address(const void* pointer) {
-  return static_cast<u32>(static_cast<const unsigned char*>(pointer) -
-                          attnbench::cuda::running_cta->shared());
+  const auto offset =
+      static_cast<const unsigned char*>(pointer) - attnbench::cuda::running_cta->shared();
+  return in_cta(static_cast<u32>(offset), cluster_rank());
 }
 template <typename T>
 T load_shared(u32 address) {
   T value;
-  std::memcpy(&value, attnbench::cuda::running_cta->shared() + address, sizeof value);
+  std::memcpy(&value, own_memory(address), sizeof value);
   return value;
 }
 inline u32 load_word(u32 address) { return load_shared<u32>(address); }
@@ -478,7 +497,7 @@ inline void multiply_add_int8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 /// Done at once; waiting for groups has nothing to do.
 template <int kBytes>
 void copy_async(u32 to_shared, const void* from, bool valid = true) {
-  unsigned char* const to = attnbench::cuda::running_cta->shared() + to_shared;
+  unsigned char* const to = own_memory(to_shared);
   if (valid) {
     std::memcpy(to, from, kBytes);
   } else {
@@ -517,12 +536,6 @@ inline void sync_cluster() {
 
 /// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.
 inline std::vector<unsigned char*> emulated_cluster;
-inline u32 in_cta(u32 address, u32 rank) { return (address & 0xFFFFFFu) | rank << 24; }
-/// Of CTAs that run side by side.
-inline u32 cluster_rank() {
-  const auto& ctas = attnbench::cuda::running_cluster->ctas;
-  return static_cast<u32>(std::ranges::find(ctas, attnbench::cuda::running_cta) - ctas.begin());
-}
 template <typename T>
 T load_of_cta(u32 address) {
   T value;

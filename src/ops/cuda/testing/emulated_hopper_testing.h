@@ -188,7 +188,7 @@ struct EmulatedOperand {
     const std::uint32_t at =
         start + static_cast<std::uint32_t>(row / 8) * stride +
         static_cast<std::uint32_t>(row % 8 * span + k * static_cast<int>(sizeof(T)));
-    return attn::load_shared<T>(exchanged(at, span));
+    return element<T>(at);
   }
   /// MN-major: lines are steps of the contraction, spans follow one another by the leading stride.
   template <typename T>
@@ -197,7 +197,16 @@ struct EmulatedOperand {
     const std::uint32_t at = start + static_cast<std::uint32_t>(column / elements) * leading +
                              static_cast<std::uint32_t>(k / 8) * stride +
                              static_cast<std::uint32_t>(k % 8 * span + column % elements * 2);
-    return attn::load_shared<T>(exchanged(at, span));
+    return element<T>(at);
+  }
+
+ private:
+  /// Descriptors know no ranks: they are of the CTA's own memory.
+  template <typename T>
+  T element(std::uint32_t at) const {
+    T value;
+    std::memcpy(&value, running_cta->shared() + exchanged(at, span), sizeof value);
+    return value;
   }
 };
 
@@ -247,13 +256,6 @@ template <int kRegisters>
 void give_registers() {}
 template <int kRegisters>
 void take_registers() {}
-
-/// Place in the CTA's own shared memory, which barriers and copies of a cluster name by rank.
-inline u32 of_own(u32 address) {
-  const u32 rank = attnbench::cuda::running_cluster == nullptr ? 0 : cluster_rank();
-  if (address >> 24 != rank) throw std::logic_error("a barrier of another CTA, or a copy to it");
-  return address & 0xFFFFFFu;
-}
 
 inline void init_barrier(u32 barrier, u32 arrivals) {
   attnbench::cuda::running_hopper->barrier(of_own(barrier)) = {arrivals, arrivals, 0, 0};
@@ -347,9 +349,10 @@ void load_box(u32 to, const TensorMap& map, const BoxAt<kRank>& from, u32 counte
 /// As late as can be: when its thread waits until its shared memory was read.
 template <int kRank>
 void store_box(const TensorMap& map, const BoxAt<kRank>& to, u32 from_shared) {
-  const attnbench::TensorMap& host = described_map<kRank>(map, from_shared);
+  const u32 own = of_own(from_shared);
+  const attnbench::TensorMap& host = described_map<kRank>(map, own);
   attnbench::cuda::running_hopper->stores().open.push_back([=, &host] {
-    for_each_of_box(host, to, from_shared, [](char* element, const auto* shared, u32 size) {
+    for_each_of_box(host, to, own, [](char* element, const auto* shared, u32 size) {
       if (element != nullptr) std::memcpy(element, shared, size);
     });
   });
@@ -390,9 +393,7 @@ inline void store_matrices(u32 address, const u32 (&from)[4]) {
       attnbench::cuda::running_cta->exchange(Given{address, {from[0], from[1], from[2], from[3]}});
   const u32 lane = threadIdx.x % 32;
   for (u32 m = 0; m < 4; ++m) {
-    std::memcpy(
-        attnbench::cuda::running_cta->shared() + all[8 * m + lane / 4].address + lane % 4 * 4,
-        &from[m], 4);
+    std::memcpy(own_memory(all[8 * m + lane / 4].address) + lane % 4 * 4, &from[m], 4);
   }
 }
 
@@ -405,9 +406,7 @@ inline void store_matrices_transposed(u32 address, const u32 (&from)[4]) {
   for (u32 m = 0; m < 4; ++m) {
     for (u32 i = 0; i < 2; ++i) {
       const u16 element = static_cast<u16>(from[m] >> 16 * i);
-      std::memcpy(attnbench::cuda::running_cta->shared() + all[8 * m + lane % 4 * 2 + i].address +
-                      lane / 4 * 2,
-                  &element, 2);
+      std::memcpy(own_memory(all[8 * m + lane % 4 * 2 + i].address) + lane / 4 * 2, &element, 2);
     }
   }
 }

@@ -41,11 +41,11 @@ inline int num_ctas() { return static_cast<int>(gridDim.x); }
 inline int this_cta() { return static_cast<int>(blockIdx.x); }
 inline int this_thread() { return static_cast<int>(threadIdx.x); }
 inline void store_word(u32 address, u32 word) {
-  std::memcpy(attnbench::cuda::running_cta->shared() + address, &word, sizeof word);
+  std::memcpy(own_memory(address), &word, sizeof word);
 }
 inline void store_words(u32 address, const u32 (&words)[4]) {
   if (address % 16 != 0) throw std::logic_error("a store off 16 bytes");
-  std::memcpy(attnbench::cuda::running_cta->shared() + address, words, sizeof words);
+  std::memcpy(own_memory(address), words, sizeof words);
 }
 inline void check_shared_base(u32) {}
 
