@@ -206,9 +206,10 @@ class EmulatedOps final : public ForwardingOps {
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
                      "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
-                     "fixed_base={:d}",
+                     "fixed_base={:d}:unroll={:d}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
-                     Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase)) {}
+                     Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
+                     requires { Config::kUnrolled; })) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

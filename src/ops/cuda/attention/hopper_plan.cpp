@@ -270,7 +270,17 @@ bool keeps_columns(const attn::AttendParams& params) {
   return has_int8_scores(params) && value_element(params) == attn::Element::kI8;
 }
 
+/// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of 8,192
+/// tokens: with maxima by integers, a step for every stage and a fixed address D128 1577 us and 1639
+/// without, D64 1346 and 1405 (at an address that is not fixed), D256 2487 and 2526. At level 1,
+/// where values are converted, none of these gains anything at D128.
+bool is_prompt_of_level_2(const attn::AttendParams& params) {
+  return has_int8_scores(params) && value_element(params) != attn::Element::kI8 &&
+         max_packed_rows(params) > attn::kConsumerRows;
+}
+
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
+  if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
   // window.
@@ -279,6 +289,23 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   const bool is_narrow =
       params.head_size <= kMostBoundColumns && params.v_head_size <= kMostBoundColumns;
   return forms.slopes > 0 || (is_narrow && !forms.scales_first);
+}
+
+/// Whether a step for every stage pays in the plan that is asked for. Over pages, as above: bf16 of
+/// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 of D128 1409 and 1460,
+/// D64 1048 and 1072, D256 2499 and 2471; int8 at level 1 of D64 1291 and 1349, of D128 1690 and
+/// 1679. With a soft cap or ALiBi it gains nothing, and where a CTA stays for several row tiles the
+/// copies would spill.
+bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
+  if (!is_paged(params) || !is_causal(params) || has_window(params) || plan.stays()) return false;
+  if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
+  const int columns = std::max(params.head_size, params.v_head_size);
+  if (has_int8_scores(params)) {
+    return is_prompt_of_level_2(params) ||
+           (columns <= 64 && max_packed_rows(params) > attn::kConsumerRows);
+  }
+  if (has_e4m3_products(params)) return plan.sums > 0 && columns <= 128;
+  return key_bytes(params) == 2 && columns <= 128;
 }
 
 int group_of(const attn::AttendParams& params) {
@@ -321,7 +348,7 @@ constexpr std::array kOptions = {
     Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
     Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
     Option{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
-    Option{"sums", 0, 128, 32, [](HopperPlan& plan, int n) { plan.sums = n; }},
+    Option{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
@@ -462,7 +489,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.sums = choice.sums;
-  plan.fixed_base = choice.fixed_base;
+  plan.fixed_base = choice.fixed_base || (is_prompt_of_level_2(params) && params.head_size > 64);
   plan.keep_columns = keeps_columns(params);
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
@@ -470,6 +497,8 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);
+  choose_transform(params, asked);
+  plan.unrolled = unrolling_pays(params, asked);
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_options(options, &plan);
   choose_transform(params, plan);

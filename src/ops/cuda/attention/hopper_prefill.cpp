@@ -252,7 +252,9 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.score.mm_ranges != nullptr) return 240;
   // Of a series and what is taken instead of it, either wants the registers of the other.
   if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
-  if (key_bytes(params) == 1) return 48;
+  // In the loop over tiles that nobody masks there are none.
+  if (has_int8_scores(params) && plan.unrolled) return 256;
+  if (key_bytes(params) == 1) return plan.unrolled ? 64 : 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;

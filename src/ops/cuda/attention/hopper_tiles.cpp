@@ -85,6 +85,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   // Not measured with a list.
   if (!has_option(options, "slopes")) plan.slopes = 0;
   if (!has_option(options, "bounds")) plan.bounds = false;
+  if (!has_option(options, "unroll")) plan.unrolled = false;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
