@@ -1,6 +1,7 @@
 // Clusters: CTAs that run side by side and reach each other's shared memory (SM 9.0 and newer;
-// LaunchShape::cluster_x). Within a cluster, a CTA's own shared memory keeps its addresses, and
-// those of the others are found by in_cta().
+// LaunchShape::cluster_x). The upper byte of an address of shared memory is the rank of the CTA
+// that it belongs to. shared_address() gives those of the CTA itself, and in_cta() those of any. A
+// number that is not made by these is a place of CTA 0, whichever CTA loads or stores there.
 #pragma once
 
 #include "kernels/common/numeric.cuh"

@@ -62,8 +62,8 @@ __device__ __forceinline__ void store_words(u32 address, const u32 (&words)[4]) 
                "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
-/// Ends the kernel with an error where the dynamic shared memory does not begin at `address`. In a
-/// cluster the upper byte of an address is the CTA's rank, which what is its own does without.
+/// Ends the kernel with an error where the dynamic shared memory does not begin at `address`, but
+/// for the CTA's rank in the upper byte.
 __device__ __forceinline__ void check_shared_base(u32 address) {
   extern __shared__ unsigned char latent_memory[];
   if ((shared_address(latent_memory) & 0xFFFFFF) != address) asm volatile("trap;");

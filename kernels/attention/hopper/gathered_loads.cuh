@@ -125,8 +125,8 @@ __device__ __forceinline__ u32 in_peer(u32 address) {
   return in_cta(address, static_cast<u32>(1 - paired_rank()));
 }
 
-/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. If it sends
-/// them, the other CTA of a pair gets them too, and counts them by its barrier `full`.
+/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`. If it sends them,
+/// the other CTA of a pair gets them too, and counts them by its barrier `full`.
 template <class Config, bool kSends>
 __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32 first, u32 second,
                                             bool swaps, u32 full) {

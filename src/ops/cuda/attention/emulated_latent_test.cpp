@@ -275,6 +275,9 @@ TEST_CASE("entries of codes by emulated threads, in pairs of CTAs") {
   check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kDsMla, true, 32, false, false, true>>(
       "listed fp8_ds_mla, 96 heads", 3);
   check_gathered<
+      GatheredConfig<kBF16, kBF16, kBF16, attn::MlaEntry::kE4M3, true, 0, false, false, true>>(
+      "listed e4m3, copied queries of 100 heads");
+  check_gathered<
       GatheredConfig<kBF16, kBF16, kBF16, attn::MlaEntry::kE4M3, false, 64, false, false, true>>(
       "e4m3 entries, one token of 128 heads, splits, NaN", 4);
   check_gathered<GatheredConfig<kF16, attn::Element::kE4M3, kBF16, attn::MlaEntry::kE4M3, false, 0,

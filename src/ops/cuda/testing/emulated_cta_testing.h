@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -117,7 +118,7 @@ class EmulatedCta {
   void has_progressed() { ++progress_; }
 
   /// `work` by every thread, in the place of the device code's CTA. Errors: std::logic_error when
-  /// some threads wait for others that have ended.
+  /// some threads wait for others that have ended; what a thread throws.
   void run(const std::function<void()>& work);
   /// The same a turn at a time, for CTAs that run side by side: every thread gets as far as it can.
   void begin(const std::function<void()>& work);
@@ -179,13 +180,18 @@ class EmulatedCta {
 #endif
   const std::function<void()>* work_ = nullptr;
   std::int64_t progress_ = 0;  // meetings and ends so far
+  std::exception_ptr error_;   // what a thread threw, which ends the run
 };
 
 inline EmulatedCta* running_cta = nullptr;
 
 inline void EmulatedCta::start() {
   EmulatedCta& cta = *running_cta;
-  (*cta.work_)();
+  try {
+    (*cta.work_)();
+  } catch (...) {
+    cta.error_ = std::current_exception();
+  }
   cta.fibers_[threadIdx.x].has_ended = true;
   ++cta.progress_;
   cta.leave();
@@ -215,8 +221,10 @@ inline void EmulatedCta::take_turn() {
     __tsan_switch_to_fiber(fibers_[i].of_sanitizer, 0);
 #endif
     swapcontext(&main_, &fibers_[i].context);
+    if (error_ != nullptr) break;
   }
   running_cta = nullptr;
+  if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
 inline bool EmulatedCta::has_ended() const {

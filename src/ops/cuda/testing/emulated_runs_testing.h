@@ -39,7 +39,10 @@ inline void run_emulated_cluster(int size, unsigned first, int threads, int shar
     cluster.ctas.push_back(ctas.back().get());
     cluster_hoppers.push_back(&hopper);
   }
-  running_cluster = &cluster;
+  const struct Running {
+    explicit Running(EmulatedCluster& of) { running_cluster = &of; }
+    ~Running() { running_cluster = nullptr; }
+  } running(cluster);
   const auto progress = [&] {
     std::int64_t sum = 0;
     for (const auto& cta : ctas) sum += cta->progress();
@@ -53,7 +56,6 @@ inline void run_emulated_cluster(int size, unsigned first, int threads, int shar
       ctas[rank]->take_turn();
     }
   }
-  running_cluster = nullptr;
   for (std::size_t rank = 0; rank < ctas.size(); ++rank) {
     CAPTURE(rank);
     CHECK(ctas[rank]->has_ended());
