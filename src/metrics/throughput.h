@@ -31,7 +31,8 @@ struct Work {
 };
 
 /// Ceilings of the device, as they were measured on it; tflops for the type that scores are made
-/// of, and where weights and values are of another one for both (mixed_rate()); 0 = not measured (roofline_pct is then NaN and `bound` empty).
+/// of, and where weights and values are of another one for both (mixed_rate()); 0 = not measured
+/// (roofline_pct is then NaN and `bound` empty).
 struct Ceilings {
   double tflops = 0;
   double gbps = 0;
@@ -39,8 +40,8 @@ struct Ceilings {
   double per_cycle = 0;
 };
 
-/// The rate of work of which `share` is done at `rate` and the rest at `other`, in their unit; 0 where
-/// one of them is not known (0).
+/// The rate of work of which `share` is done at `rate` and the rest at `other`, in their unit; 0
+/// where one of them is not known (0).
 double mixed_rate(double share, double rate, double other);
 
 /// `time_us` is the median of a run, in microseconds; of a time that is not positive every rate is

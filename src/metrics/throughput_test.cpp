@@ -102,7 +102,8 @@ TEST_CASE("units that are faster than those of the roofline are no accusation") 
 }
 
 TEST_CASE("the rate of two kinds of work lies between theirs, by the time that each takes") {
-  CHECK(mixed_rate(0.5, 3, 1) == doctest::Approx(1.5));  // 1 s for a half of 3, and 3 s for the other
+  CHECK(mixed_rate(0.5, 3, 1) ==
+        doctest::Approx(1.5));  // 1 s for a half of 3, and 3 s for the other
   CHECK(mixed_rate(1, 3, 1) == doctest::Approx(3));
   CHECK(mixed_rate(0, 3, 1) == doctest::Approx(1));
   CHECK(mixed_rate(0.5, 0, 1) == 0);

@@ -246,8 +246,8 @@ struct HopperConsumer : HopperProducts<Config> {
   }
   /// All tiles from `n` back that no row of the CTA masks; the first that is left.
   __device__ __forceinline__ int step_unmasked(Registers& r, const Plan& plan, int n) {
-    const int last = larger(plan.seen.begin, plan.unmasked.begin);
     if constexpr (Products::kUnrolled) {
+      const int last = larger(plan.seen.begin, plan.unmasked.begin);
 #pragma unroll 1
       for (; n >= last; --n) {
         if (keys.stage == 0) {
@@ -259,7 +259,7 @@ struct HopperConsumer : HopperProducts<Config> {
       }
     } else {
 #pragma unroll 1
-      for (; n >= last; --n) step<false>(r, plan, n);
+      for (; n >= plan.seen.begin && n >= plan.unmasked.begin; --n) step<false>(r, plan, n);
     }
     return n;
   }

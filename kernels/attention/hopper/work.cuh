@@ -141,9 +141,9 @@ struct HopperShape {
   static constexpr int kValueWorkers = kConverts ? 1 : (kTransposes || kConvertsValues ? 2 : 0);
   static_assert(kBoxes <= 32 && box_rows(kTile) % 8 == 0);
   /// Whether the map of queries ends with the batch. Then every consumer that has rows gets its
-  /// queries by a box: most tiles of a shared prefix have few rows, and their queries would be waited
-  /// for one tile after the other. Behind the rows are those of other requests, or zeros; what
-  /// becomes of them is not stored.
+  /// queries by a box: most tiles of a shared prefix have few rows, and their queries would be
+  /// waited for one tile after the other. Behind the rows are those of other requests, or zeros;
+  /// what becomes of them is not stored.
   static constexpr bool kCountsTokens = Config::kAhead && has_parts<Config>();
   static constexpr int kQueryStages = kLayout.query_stages;
   static constexpr int kQueryBytes = kConsumerRows * kColumns * kBytes;  // of a box

@@ -211,6 +211,9 @@ struct PiecesInTurns : CodesPaged {
   static constexpr bool kPingPong = true;
   static constexpr bool kFixedBase = false;
 };
+struct PiecesUnrolled : CodesPaged {
+  static constexpr bool kUnrolled = true;
+};
 struct Pieces64 : Codes64 {
   static constexpr int kBlockSize = 64;
   static constexpr int kConsumers = 2;
@@ -246,6 +249,10 @@ TEST_CASE("the Hopper kernel on emulated threads sums e4m3 by pieces beside weig
   c.window_left = 50;
   check<PiecesRagged>(c, "consumers=2:ping_pong=1:tile_n=192:stages=2");
   check<PiecesInTurns>(hopper_codes("e4m3 by pieces in turns", 128, 128, 16), "ping_pong=1");
+  c = hopper_codes("e4m3 by pieces, a step for every stage", 128, 128, 16);
+  c.query_lens = {70, 3};
+  c.context_lens = {400, 700};
+  check<PiecesUnrolled>(c);
   check<Pieces64>(hopper_codes("e4m3 d64 by pieces, pages of 64", 64, 64, 64),
                   "consumers=2:tile_n=224");
   c = hopper_codes("e4m3 d96 by two sums to f32", 96, 96, 16);

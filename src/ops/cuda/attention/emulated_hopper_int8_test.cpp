@@ -110,6 +110,28 @@ TEST_CASE("the Hopper kernel on emulated threads attends by int8 scores: masks, 
   check_int8<Level1Stays>(int8_batch(Dtype::kI8), "persistent=1:ping_pong=1");
 }
 
+/// What is chosen for prompts.
+struct Level2Prompt : Level2 {
+  static constexpr bool kBounds = true;
+  static constexpr bool kFixedBase = true;
+  static constexpr bool kUnrolled = true;
+};
+struct Level1Unrolled : Level1 {
+  static constexpr int kStages = 3;
+  static constexpr bool kUnrolled = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads attends by int8 scores: a step for every stage") {
+  Int8AttendCase c = int8_batch(Dtype::kBF16);
+  c.query_lens = {130, 70};
+  c.seq_lens = {603, 705};
+  check_int8<Level2Prompt>(c);
+  c = int8_batch(Dtype::kI8);
+  c.query_lens = {130, 70};
+  c.seq_lens = {603, 705};
+  check_int8<Level1Unrolled>(c, "stages=3");
+}
+
 struct Level1Variant : AnyColumns {
   static constexpr bool kAddFloats = true;
 };

@@ -100,6 +100,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kSums)};
   if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
   if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kUnrolled; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

@@ -420,6 +420,26 @@ TEST_CASE("the Hopper kernel on emulated threads finds maxima by integers") {
   check<BoundsF16>(c, "consumers=2:tile_n=128:bounds=1");
 }
 
+struct Unrolled : Bounds {
+  static constexpr bool kUnrolled = true;
+};
+struct UnrolledThrice : Unrolled {
+  static constexpr int kStages = 3;
+  static constexpr bool kBounds = false;
+  static constexpr bool kPingPong = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has a step for every stage") {
+  // 2 to 9 tiles of 80 keys that no row masks, so that stages begin and end at any of them.
+  for (const int context : {200, 290, 370, 450, 530, 700}) {
+    AttendCase c = paged_batch("a step for every stage");
+    c.query_lens = {70, 3};
+    c.context_lens = {context, context + 85};
+    check<Unrolled>(c, "consumers=3:tile_n=80");
+    check<UnrolledThrice>(c, "consumers=3:tile_n=80:stages=3:ping_pong=1");
+  }
+}
+
 struct OneSlope : Ragged128 {
   static constexpr attn::Alibi kAlibi = attn::Alibi::kContextRelative;
   static constexpr int kSlopes = 1;

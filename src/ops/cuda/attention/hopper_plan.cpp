@@ -87,11 +87,13 @@ constexpr TileChoice kWindowTile{
 /// cores cost 1 to 3 %, and what is beside the output holds back the tile: sums of 32 columns at a
 /// time leave three consumers room for 96 keys of 128 columns.
 constexpr std::array kCodeTiles = {
-    // 508 / 557, before 482 / 520.
+    // 524 with a step for every stage, 513 without; 508 / 557, before 482 / 520.
     TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold beside sums of pieces",
                3, 0, false, 32, true},
     TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold beside two sums", 3},
-    // 754 / 819, before 651 / 717; by two consumers 128 x 160 725 / 804, 128 x 192 705 / 783.
+    // 780 / 851 with a step for every stage, 754 / 819 without, before 651 / 717; by two consumers
+    // 128 x 160 725 / 804, 128 x 192 705 / 783. An encoder of 80 columns and 16,384 patches 613 and
+    // 589, before (128 x 96 in turns) 496.
     TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold beside sums of pieces",
                2, 0, false, 32, true},
     TileChoice{256, 128, 2, 96, true, "the widest that two consumers hold beside two sums", 3},
@@ -197,8 +199,11 @@ const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::Atte
     const int least_spilling = has_e4m3_products(params) ? 96 : 112;
     const bool has_room =
         !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
-    // Why pages: nothing else has been measured, and of ragged rows 192 x 96 spill up to 284 bytes.
-    if (tile.sums > 0 && !(is_paged(params) && divides_columns(params, tile.sums))) return false;
+    // Why pages: of ragged rows 192 x 96 spill up to 284 bytes beside 128 columns, and 64 have not
+    // been measured.
+    const bool has_pieces =
+        is_paged(params) || (params.v_head_size > 64 && params.v_head_size <= 96);
+    if (tile.sums > 0 && !(has_pieces && divides_columns(params, tile.sums))) return false;
     return has_room && params.head_size <= tile.most_columns &&
            params.v_head_size <= tile.most_v_columns;
   };
@@ -270,10 +275,10 @@ bool keeps_columns(const attn::AttendParams& params) {
   return has_int8_scores(params) && value_element(params) == attn::Element::kI8;
 }
 
-/// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of 8,192
-/// tokens: with maxima by integers, a step for every stage and a fixed address D128 1577 us and 1639
-/// without, D64 1346 and 1405 (at an address that is not fixed), D256 2487 and 2526. At level 1,
-/// where values are converted, none of these gains anything at D128.
+/// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of
+/// 8,192 tokens: with maxima by integers, a step for every stage and a fixed address D128 1577 us
+/// and 1639 without, D64 1346 and 1405 (at an address that is not fixed), D256 2487 and 2526. At
+/// level 1, where values are converted, none of these gains anything at D128.
 bool is_prompt_of_level_2(const attn::AttendParams& params) {
   return has_int8_scores(params) && value_element(params) != attn::Element::kI8 &&
          max_packed_rows(params) > attn::kConsumerRows;
@@ -292,19 +297,20 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 }
 
 /// Whether a step for every stage pays in the plan that is asked for. Over pages, as above: bf16 of
-/// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 of D128 1409 and 1460,
-/// D64 1048 and 1072, D256 2499 and 2471; int8 at level 1 of D64 1291 and 1349, of D128 1690 and
-/// 1679. With a soft cap or ALiBi it gains nothing, and where a CTA stays for several row tiles the
-/// copies would spill.
+/// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 of D128 1409 and
+/// 1460, D64 1048 and 1072, D256 2499 and 2471; int8 at level 1 of D64 1291 and 1349, of D128 1690
+/// and 1679; contiguous e4m3 of an encoder of 80 columns 2241 and 2334. With a soft cap or ALiBi it
+/// gains nothing, and where a CTA stays for several row tiles the copies would spill.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
-  if (!is_paged(params) || !is_causal(params) || has_window(params) || plan.stays()) return false;
+  if (has_window(params) || plan.stays()) return false;
   if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
   const int columns = std::max(params.head_size, params.v_head_size);
+  if (has_e4m3_products(params)) return plan.sums > 0 && columns <= 128;
+  if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
     return is_prompt_of_level_2(params) ||
            (columns <= 64 && max_packed_rows(params) > attn::kConsumerRows);
   }
-  if (has_e4m3_products(params)) return plan.sums > 0 && columns <= 128;
   return key_bytes(params) == 2 && columns <= 128;
 }
 

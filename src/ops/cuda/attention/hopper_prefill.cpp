@@ -254,7 +254,7 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
   // In the loop over tiles that nobody masks there are none.
   if (has_int8_scores(params) && plan.unrolled) return 256;
-  if (key_bytes(params) == 1) return plan.unrolled ? 64 : 48;
+  if (key_bytes(params) == 1) return plan.scales_first ? 128 : plan.unrolled ? 64 : 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
@@ -388,8 +388,8 @@ bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan) {
   return plan.tile.ahead && has_wide_stores(params) && params.v_head_size % 16 == 0;
 }
 
-/// Boxes of `rows` packed rows of `heads` heads a token, and of `chunks` of their lines. Where tokens
-/// are not counted, the kernel names none that the request does not have.
+/// Boxes of `rows` packed rows of `heads` heads a token, and of `chunks` of their lines. Where
+/// tokens are not counted, the kernel names none that the request does not have.
 static TensorMap packed_rows_map(const attn::AttendParams& params, attn::Element element,
                                  const void* data, attn::i64 token_stride, attn::i64 head_stride,
                                  int columns, int rows, int chunks,
@@ -413,7 +413,8 @@ TensorMap hopper_output_map(const attn::AttendParams& params) {
                          params.output_head_stride, params.v_head_size, 16, 1);
 }
 
-TensorMap hopper_query_map(const attn::AttendParams& params, std::optional<std::int64_t> num_tokens) {
+TensorMap hopper_query_map(const attn::AttendParams& params,
+                           std::optional<std::int64_t> num_tokens) {
   return packed_rows_map(params, params.query_element, params.query, params.query_token_stride,
                          params.query_head_stride, params.head_size, attn::kConsumerRows,
                          attn::operand_chunks(params.head_size), num_tokens.value_or(kUncounted));

@@ -36,8 +36,8 @@ LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
 /// are not counted, since the host does not know how many a cache has.
 TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& plan);
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan);
-/// Boxes of 64 packed rows of 16-bit queries, where the plan works ahead. `num_tokens`: of the batch,
-/// where a kernel brings boxes that reach past it (HopperShape::kCountsTokens).
+/// Boxes of 64 packed rows of 16-bit queries, where the plan works ahead. `num_tokens`: of the
+/// batch, where a kernel brings boxes that reach past it (HopperShape::kCountsTokens).
 TensorMap hopper_query_map(const attn::AttendParams& params,
                            std::optional<std::int64_t> num_tokens = std::nullopt);
 /// Whether the copy engine stores output rows that are not parts (kStoresBoxes), and a line of 16
