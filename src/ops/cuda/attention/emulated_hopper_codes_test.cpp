@@ -124,9 +124,12 @@ struct Codes96 : CodesPaged {
   static constexpr attn::Element kOutput = attn::Element::kF32;
   static constexpr bool kWideStores = false;
 };
-struct Codes80 : TwoSums128 {
+struct Codes80 : CodesPaged {
+  static constexpr int kBlockSize = 0;
+  static constexpr bool kLeft = true;
   static constexpr int kHeadSize = 80;
   static constexpr int kVHeadSize = 80;
+  static constexpr bool kUnrolled = true;
 };
 struct Codes80To72 : Codes80 {
   static constexpr int kOutputColumns = 72;

@@ -178,7 +178,30 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   const Problem paged(8192, 128, 128, 16);
   CHECK(hopper_plan(paged.params)
             .reason.find("192 rows by 80 keys, 2 stages, maxima by "
-                         "integers: ") == 0);
+                         "integers, a step for every stage: ") == 0);
+}
+
+TEST_CASE("the Hopper kernel has a step for every stage where it pays") {
+  const auto unrolled = [](const Problem& problem, std::string_view options = {}) {
+    return hopper_plan(problem.params, options).unrolled;
+  };
+  CHECK(unrolled(Problem(8192, 64, 64, 16)));
+  CHECK(unrolled(Problem(8192, 128, 128, 16)));
+  CHECK_FALSE(unrolled(Problem(8192, 128, 128, 16), "unroll=0"));
+  CHECK_FALSE(unrolled(Problem(8192, 256, 256, 16)));
+  CHECK_FALSE(unrolled(Problem(8192, 128, 128)));     // contiguous
+  CHECK_FALSE(unrolled(Problem(512, 128, 128, 16)));  // a CTA stays for several row tiles
+  CHECK_FALSE(unrolled(Problem(8192, 128, 128, 16), "ahead=1"));
+  Problem full(8192, 128, 128, 16);
+  full.params.score.window_right = -1;
+  CHECK_FALSE(unrolled(full));
+  Problem window(8192, 128, 128, 16);
+  window.params.score.window_left = 1023;
+  CHECK_FALSE(unrolled(window));
+  Problem capped(8192, 128, 128, 16);
+  capped.params.score.soft_cap = 30.0f;
+  CHECK_FALSE(unrolled(capped));
+  CHECK(unrolled(capped, "unroll=1"));
 }
 
 TEST_CASE("the Hopper kernel bounds maxima by integers where that was faster") {
@@ -227,7 +250,8 @@ TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities,
 
 TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they may be fast") {
   CHECK(plan_text(codes(64, 64)) == "192x96");
-  CHECK(plan_text(codes(96, 96)) == "128x96");
+  CHECK(plan_text(codes(80, 80)) == "192x96");
+  CHECK(plan_text(codes(96, 96)) == "192x96");
   CHECK(plan_text(codes()) == "128x96");
   CHECK(plan_text(codes(256, 256)) == "128x64");
   CHECK(plan_text(codes(64, 64, 16)) == "192x128");
@@ -242,7 +266,11 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they 
     CHECK(plan.sums == 32);
     CHECK(plan.promote == 1);
     CHECK(plan.fixed_base);
+    CHECK(plan.unrolled == (columns <= 128));
   }
+  CHECK(hopper_plan(codes(80, 80).params).sums == 32);
+  CHECK(hopper_plan(codes(80, 80).params).unrolled);
+  CHECK_FALSE(hopper_plan(codes().params).unrolled);
   CHECK(hopper_plan(codes(128, 128, 16).params, "promote=4").promote == 1);
   // 32 columns are no several pieces of 32, and no wider ones.
   CHECK(plan_text(codes(32, 32, 16)) == "192x96");
