@@ -244,7 +244,7 @@ struct HopperProducts : HopperPlace<Config> {
   }
   /// What weigh() calls before pair `i` of the weights' `all`, of which `sum` is a sum: with
   /// kInterleaves pieces change at equal distances, for the first time when the maximum is known.
-  /// In the main loop ptxas leaves order_after() out, as it knows that a sum of exponentials is not
+  /// In the main loop ptxas leaves order_after() out, it seems because sums of exponentials are not
   /// negative, and changes pieces first; an order that it cannot change was no faster.
   __device__ __forceinline__ void between_exponentials(Registers& r, u64 value, int i, int all,
                                                        float sum) const {
