@@ -50,7 +50,7 @@ std::size_t DeviceBuffers::poisoned_bytes() const {
 }
 
 Tensor DeviceBuffers::read(const void* data, Dtype dtype, const std::vector<std::int64_t>& shape) {
-  Tensor tensor(dtype, shape);
+  Tensor tensor = Tensor::for_overwriting(dtype, shape);
   ops_.download(tensor.bytes(), starting_at(data), tensor.size_bytes());
   return tensor;
 }
@@ -58,25 +58,20 @@ Tensor DeviceBuffers::read(const void* data, Dtype dtype, const std::vector<std:
 DeviceBuffers::Rows DeviceBuffers::read_rows(const void* data, Dtype dtype,
                                              const std::vector<std::int64_t>& shape) {
   Buffer& buffer = starting_at(data);
-  Rows result{Tensor(dtype, shape), std::nullopt};
+  Rows result{Tensor::for_overwriting(dtype, shape), std::nullopt};
   const std::size_t size = result.rows.size_bytes();
-  const std::size_t padded_size = buffer.size_bytes();
-  if (padded_size == size) {
-    ops_.download(result.rows.bytes(), buffer, size);
-    return result;
-  }
-  // Why not a vector: to fill hundreds of megabytes first takes as long as to fetch them.
-  const auto padded = std::make_unique_for_overwrite<std::byte[]>(padded_size);
-  ops_.download(padded.get(), buffer, padded_size);
-  std::copy_n(padded.get(), size, result.rows.bytes());
-  const std::byte* end = padded.get() + padded_size;
+  ops_.download(result.rows.bytes(), buffer, size);
+  if (buffer.size_bytes() == size) return result;
   // Rows past the last token belong to padding of CUDA graphs; a kernel that writes there would hit
   // other requests' memory in an engine.
-  const std::byte* written = first_written(padded.get() + size, end);
-  if (written == end) return result;
+  std::vector<std::byte> padding(buffer.size_bytes() - size);
+  ops_.download(padding.data(), buffer, padding.size(), size);
+  const std::byte* const begin = padding.data();
+  const std::byte* const written = first_written(begin, begin + padding.size());
+  if (written == begin + padding.size()) return result;
   auto row_bytes = static_cast<std::int64_t>(dtype_size(dtype));
   for (std::size_t axis = 1; axis < shape.size(); ++axis) row_bytes *= shape[axis];
-  result.written_past = (written - padded.get()) / row_bytes;
+  result.written_past = (static_cast<std::int64_t>(size) + (written - begin)) / row_bytes;
   return result;
 }
 

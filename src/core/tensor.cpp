@@ -75,6 +75,14 @@ ZeroBytes::ZeroBytes(std::size_t size) {
   size_ = size;
 }
 
+ZeroBytes ZeroBytes::for_overwriting(std::size_t size) {
+  if (size < kLargePiece) return ZeroBytes(size);
+  ZeroBytes bytes;
+  bytes.data_ = process_page_pool().take(size, PieceContents::kAny);
+  bytes.size_ = size;
+  return bytes;
+}
+
 ZeroBytes::~ZeroBytes() {
   if (data_ == nullptr) return;
   if (size_ < kLargePiece) {
@@ -87,8 +95,18 @@ ZeroBytes::~ZeroBytes() {
 Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape)
     : dtype_(dtype), shape_(std::move(shape)), bytes_(checked_bytes(dtype_, shape_)) {}
 
+Tensor Tensor::for_overwriting(Dtype dtype, std::vector<std::int64_t> shape) {
+  Tensor tensor;
+  tensor.bytes_ = ZeroBytes::for_overwriting(checked_bytes(dtype, shape));
+  tensor.dtype_ = dtype;
+  tensor.shape_ = std::move(shape);
+  return tensor;
+}
+
 Tensor::Tensor(const Tensor& other)
-    : dtype_(other.dtype_), shape_(other.shape_), bytes_(other.bytes_.size()) {
+    : dtype_(other.dtype_),
+      shape_(other.shape_),
+      bytes_(ZeroBytes::for_overwriting(other.bytes_.size())) {
   copy_bytes(bytes(), other.bytes(), size_bytes());
 }
 
@@ -119,7 +137,7 @@ Tensor slice_rows(const Tensor& tensor, std::int64_t first, std::int64_t count) 
   const std::int64_t rows = std::max<std::int64_t>(shape[0], 1);
   const std::size_t row_bytes = tensor.size_bytes() / static_cast<std::size_t>(rows);
   shape[0] = count;
-  Tensor result(tensor.dtype(), std::move(shape));
+  Tensor result = Tensor::for_overwriting(tensor.dtype(), std::move(shape));
   if (count > 0) {
     copy_bytes(result.bytes(), tensor.bytes() + static_cast<std::size_t>(first) * row_bytes,
                static_cast<std::size_t>(count) * row_bytes);

@@ -38,6 +38,8 @@ class ZeroBytes {
   ZeroBytes() = default;
   /// Errors: std::bad_alloc.
   explicit ZeroBytes(std::size_t size);
+  /// Of any contents.
+  static ZeroBytes for_overwriting(std::size_t size);
   ZeroBytes(ZeroBytes&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   ZeroBytes& operator=(ZeroBytes&& other) noexcept {
@@ -62,6 +64,9 @@ class Tensor {
   Tensor() = default;
   /// Zero-filled. Errors: E-SHAPE for a negative extent, E-CAPACITY when the size overflows.
   Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+  /// With any contents, for one who writes every byte: to clear hundreds of megabytes first takes as
+  /// long as to write them. Errors: as above.
+  static Tensor for_overwriting(Dtype dtype, std::vector<std::int64_t> shape);
   /// Copies on several threads: caches are large.
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);

@@ -104,10 +104,10 @@ class CeilingRun {
   CeilingRun(Runtime& runtime, const Stream& stream, KernelStore& kernels)
       : runtime_(runtime), stream_(stream), kernels_(kernels), first_(runtime), last_(runtime) {}
 
-  CudaCeilings run() {
+  CudaCeilings run(const WantedCeilings& wanted) {
     CudaCeilings ceilings;
-    memory_rates(ceilings);
-    matrix_rates(ceilings);
+    if (wanted.memory) memory_rates(ceilings);
+    if (!wanted.products.empty()) matrix_rates(ceilings, wanted.products);
     return ceilings;
   }
 
@@ -165,7 +165,7 @@ class CeilingRun {
     return time_us;
   }
 
-  void matrix_rates(CudaCeilings& ceilings) {
+  void matrix_rates(CudaCeilings& ceilings, const std::set<MatrixType>& wanted) {
     const CublasLtChoice choice = open_cublas_lt(runtime_, stream_);
     if (!choice.library) {
       ceilings.missing.push_back("matrix rates: " + choice.missing);
@@ -182,6 +182,7 @@ class CeilingRun {
                           {"fp8", MatrixType::kE4M3, ceilings.fp8_tflops},
                           {"int8", MatrixType::kI8, ceilings.int8_tops}};
     for (const Rate& rate : rates) {
+      if (!wanted.contains(rate.type)) continue;
       try {
         rate.rate = matrix_rate(*choice.library, rate.type);
       } catch (const DeviceError& error) {
@@ -228,11 +229,17 @@ CudaCeilings best_of(const CudaCeilings& a, const CudaCeilings& b) {
         &CudaCeilings::fp8_tflops, &CudaCeilings::int8_tops}) {
     best.*rate = std::max(a.*rate, b.*rate);
   }
+  for (const std::string& missing : b.missing) {
+    if (std::ranges::find(best.missing, missing) == best.missing.end()) {
+      best.missing.push_back(missing);
+    }
+  }
   return best;
 }
 
-CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels) {
-  return CeilingRun(runtime, stream, kernels).run();
+CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels,
+                                   const WantedCeilings& wanted) {
+  return CeilingRun(runtime, stream, kernels).run(wanted);
 }
 
 std::vector<CudaDevice> list_cuda_devices(std::string& missing) {

@@ -1,9 +1,11 @@
 // What a CUDA device can do at best, measured: the roofline of every result.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
+#include "gpu/cublas_lt.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"
@@ -26,14 +28,22 @@ struct CudaCeilings {
   /// The best of the three: no kernel moves bytes faster.
   double memory_gbps() const;
 };
-/// The larger of each; `missing` of `a`.
+/// The larger of each; `missing` of both.
 CudaCeilings best_of(const CudaCeilings& a, const CudaCeilings& b);
 
-/// Takes well under ten seconds and, for the time, up to 4.5 GiB. Memory rates over buffers far
+/// Which rates are measured; the others stay 0. Each type takes a tenth to half of a second.
+struct WantedCeilings {
+  bool memory = true;
+  std::set<MatrixType> products = {MatrixType::kF32, MatrixType::kBF16, MatrixType::kF16,
+                                   MatrixType::kE4M3, MatrixType::kI8};
+};
+
+/// Takes some seconds and, for the time, up to 4.5 GiB. Memory rates over buffers far
 /// larger than the second-level cache; matrix rates are of 8192^3 products on random data by
 /// cuBLASLt after a warm-up, medians of products with a rest before each, at the clock of a device
 /// that is not held back by its power limit. Errors: kCuda, kCapacity.
-CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels);
+CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels,
+                                   const WantedCeilings& wanted = {});
 
 /// A device and, once measured, its ceilings.
 struct CudaDevice {

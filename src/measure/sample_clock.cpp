@@ -37,7 +37,11 @@ SampleClock::SampleClock(Runtime& runtime, const Stream& stream, KernelStore& ke
       stream_(stream),
       num_sms_(static_cast<std::size_t>(runtime.device().num_sms)),
       kernel_(runtime, kernels, clock_spec()),
-      readings_(static_cast<attn::ClockReading*>(runtime.allocate(2 * bytes()))) {}
+      readings_(static_cast<attn::ClockReading*>(runtime.allocate(2 * bytes()))) {
+  // Why here: the driver loads a kernel when it is first launched, and waits for the stream to do
+  // so, which would be for as long as the stream is held.
+  read_before();
+}
 
 void SampleClock::reset() { runtime_.fill(readings_, 0, 2 * bytes(), stream_.handle()); }
 

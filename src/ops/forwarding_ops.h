@@ -35,8 +35,9 @@ class ForwardingOps : public Ops {
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
     inner_.upload(destination, source, size_bytes);
   }
-  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
-    inner_.download(destination, source, size_bytes);
+  void download(void* destination, Buffer& source, std::size_t size_bytes,
+                std::size_t offset_bytes) override {
+    inner_.download(destination, source, size_bytes, offset_bytes);
   }
   void poison(Buffer& buffer) override { inner_.poison(buffer); }
   void synchronize() override { inner_.synchronize(); }

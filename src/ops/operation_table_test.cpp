@@ -59,8 +59,9 @@ class NotingOps final : public Ops {
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
     note("upload", &destination, source, size_bytes);
   }
-  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
-    note("download", destination, &source, size_bytes);
+  void download(void* destination, Buffer& source, std::size_t size_bytes,
+                std::size_t offset_bytes) override {
+    note("download", destination, &source, size_bytes, offset_bytes);
   }
   void poison(Buffer& buffer) override { note("poison", &buffer); }
   void synchronize() override { note("synchronize"); }
@@ -162,7 +163,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   outer.close_edges("key");
   char byte = 0;
   outer.upload(*buffer, &byte, 5);
-  outer.download(&byte, *buffer, 6);
+  outer.download(&byte, *buffer, 6, 4);
   outer.poison(*buffer);
   outer.synchronize();
   outer.wait();

@@ -70,7 +70,9 @@ class Ops {
   /// those of all others; empty = takes all away, as at the start.
   virtual void close_edges(const std::string& name) = 0;
   virtual void upload(Buffer& destination, const void* source, std::size_t size_bytes) = 0;
-  virtual void download(void* destination, Buffer& source, std::size_t size_bytes) = 0;
+  /// From byte `offset_bytes` of the buffer on.
+  virtual void download(void* destination, Buffer& source, std::size_t size_bytes,
+                        std::size_t offset_bytes = 0) = 0;
   /// Fills with bytes that read as NaN in every float format (0xFF).
   virtual void poison(Buffer& buffer) = 0;
   virtual void synchronize() = 0;

@@ -22,9 +22,10 @@ class WaitingOps final : public ForwardingOps {
     note("upload");
     inner().upload(destination, source, size_bytes);
   }
-  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
+  void download(void* destination, Buffer& source, std::size_t size_bytes,
+                std::size_t offset_bytes) override {
     note("download");
-    inner().download(destination, source, size_bytes);
+    inner().download(destination, source, size_bytes, offset_bytes);
   }
   void synchronize() override {
     note("synchronize");

@@ -23,12 +23,12 @@ std::int64_t elements_of_row(const Tensor& tensor) {
 }
 
 /// The query [num_rows, ...] of the request that begins at `first_row`, as the redraw made it in
-/// these of its rows; the others, which nobody reads, are zeros.
+/// these of its rows; the others, which nobody reads, are anything.
 Tensor redrawn_rows(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
                     std::uint64_t nonce) {
   std::vector<std::int64_t> shape = query.shape();
   shape[0] = one.num_rows;
-  Tensor redrawn(query.dtype(), std::move(shape));
+  Tensor redrawn = Tensor::for_overwriting(query.dtype(), std::move(shape));
   const std::int64_t elements = elements_of_row(query);
   const std::size_t row_bytes = static_cast<std::size_t>(elements) * dtype_size(query.dtype());
   for (const std::int32_t row : one.rows) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -95,6 +96,26 @@ PeakType peak_type(const Problem& problem, const Backend& backend) {
   return problem.attention.dtype == Dtype::kF32 ? PeakType::kF32 : PeakType::kF16;
 }
 
+/// int8 scores are products of codes, but their weights and values have 16 bits (semantics §11.5).
+bool has_int8_scores(const Problem& problem) { return problem.kv_cache.int8_level > 0; }
+
+/// The products whose rates a case is held against.
+std::set<MatrixType> matrix_types(const Problem& problem, const Backend& backend) {
+  std::set<MatrixType> types;
+  if (has_fp8_scores(problem, backend)) {
+    types = {MatrixType::kE4M3};
+  } else if (problem.attention.dtype == Dtype::kF32) {
+    // Also those that products of f32 may be made of.
+    types = {MatrixType::kF32, MatrixType::kBF16, MatrixType::kF16};
+  } else if (problem.attention.dtype == Dtype::kF16) {
+    types = {MatrixType::kF16};
+  } else {
+    types = {MatrixType::kBF16};
+  }
+  if (has_int8_scores(problem)) types.insert(MatrixType::kI8);
+  return types;
+}
+
 /// The rate of the matrix units for it.
 double matrix_rate(const CudaCeilings& ceilings, const Problem& problem, const Backend& backend) {
   if (has_fp8_scores(problem, backend)) return ceilings.fp8_tflops;
@@ -108,8 +129,6 @@ double matrix_rate(const CudaCeilings& ceilings, const Problem& problem, const B
   }
 }
 
-/// int8 scores are products of codes, but their weights and values have 16 bits (semantics §11.5).
-bool has_int8_scores(const Problem& problem) { return problem.kv_cache.int8_level > 0; }
 double share_of_scores(const Problem& problem) {
   const auto& attention = problem.attention;
   return 1.0 * attention.head_size / (attention.head_size + attention.v_head_size);
@@ -139,7 +158,7 @@ class CudaTimingTools final : public TimingTools {
   /// As much as is overwritten for a cold cache.
   std::size_t most_poison() const override { return std::size_t{256} << 20; }
   Ceilings ceilings(const Problem& problem, const Backend& backend) override {
-    if (!ceilings_) measure_again();
+    measure_new(matrix_types(problem, backend));
     const DeviceInfo& device = ops_.runtime().device();
     double rate = matrix_rate(*ceilings_, problem, backend);
     double per_cycle = operations_per_cycle(device.sm, peak_type(problem, backend));
@@ -160,13 +179,22 @@ class CudaTimingTools final : public TimingTools {
     }
     return physics;
   }
-  void measure_again() override {
-    const CudaCeilings measured =
-        measure_cuda_ceilings(ops_.runtime(), ops_.stream(), ops_.kernels());
-    ceilings_ = ceilings_ ? best_of(measured, *ceilings_) : measured;
-  }
+  /// All that was measured before.
+  void measure_again() override { measure({true, measured_}); }
 
  private:
+  /// Of these what is not known yet: a run of one type is not to wait for the products of four.
+  void measure_new(std::set<MatrixType> types) {
+    std::erase_if(types, [this](MatrixType type) { return measured_.contains(type); });
+    if (!ceilings_ || !types.empty()) measure({!ceilings_, std::move(types)});
+  }
+  void measure(const WantedCeilings& wanted) {
+    const CudaCeilings now =
+        measure_cuda_ceilings(ops_.runtime(), ops_.stream(), ops_.kernels(), wanted);
+    ceilings_ = ceilings_ ? best_of(now, *ceilings_) : now;
+    measured_.insert(wanted.products.begin(), wanted.products.end());
+  }
+
   /// Why one for all peers: they are compared, so they rest alike.
   std::shared_ptr<RestPolicy> rest_of(const Problem& problem) {
     if (problem.timing.pace == Pace::kSustained) return nullptr;
@@ -178,6 +206,7 @@ class CudaTimingTools final : public TimingTools {
   CudaOps& ops_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::optional<CudaCeilings> ceilings_;
+  std::set<MatrixType> measured_;  // the products in ceilings_
   const Problem* rest_problem_ = nullptr;
   std::shared_ptr<RestPolicy> rest_;  // of rest_problem_
 };

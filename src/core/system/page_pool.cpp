@@ -107,7 +107,7 @@ PagePool::~PagePool() {
   delete state_;
 }
 
-std::byte* PagePool::take(std::size_t size_bytes) {
+std::byte* PagePool::take(std::size_t size_bytes, PieceContents contents) {
   const std::size_t bytes = whole_pages(size_bytes);
   std::byte* found = nullptr;
   if (const std::unique_lock lock(state_->mutex, std::try_to_lock); lock) {
@@ -123,7 +123,7 @@ std::byte* PagePool::take(std::size_t size_bytes) {
     }
   }
   if (found != nullptr) {
-    clear_piece(found, bytes);
+    if (contents == PieceContents::kZeros) clear_piece(found, bytes);
     return found;
   }
   found = map_piece(bytes);

@@ -13,6 +13,9 @@ namespace attnbench {
 /// At least this much is worth a mapping of its own; smaller pieces are for the heap.
 inline constexpr std::size_t kLargePiece = std::size_t{1} << 20;
 
+/// Of a piece that is taken.
+enum class PieceContents { kZeros, kAny };
+
 /// Memory that is given back in pieces of any size from kLargePiece on.
 ///
 /// Safe to use from several threads. A thread that finds it in use by another one goes to the
@@ -26,9 +29,9 @@ class PagePool {
   ~PagePool();
 
   /// Zeros on a page boundary: a piece that was given back with the same number of pages, cleared
-  /// on several threads, or else addresses from the system, which gives a page when it is first
-  /// touched. Errors: std::bad_alloc.
-  std::byte* take(std::size_t size_bytes);
+  /// on several threads where `contents` are to be zeros, or else addresses from the system, which
+  /// gives a page when it is first touched. Errors: std::bad_alloc.
+  std::byte* take(std::size_t size_bytes, PieceContents contents = PieceContents::kZeros);
   /// `piece` came from take() with this size. What was hardly touched goes back to the system at
   /// once: to clear it would take memory that nobody has used.
   void give_back(std::byte* piece, std::size_t size_bytes) noexcept;

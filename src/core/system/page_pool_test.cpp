@@ -34,6 +34,20 @@ TEST_CASE("a piece that was written and given back is taken again, and holds zer
   pool.give_back(second, 2 * kMiB + 1);
 }
 
+TEST_CASE("a piece for one who writes all of it is not cleared") {
+  PagePool pool(8 * kMiB);
+  std::byte* const first = pool.take(2 * kMiB, PieceContents::kAny);
+  std::memset(first, 0x5A, 2 * kMiB);
+  pool.give_back(first, 2 * kMiB);
+  std::byte* const second = pool.take(2 * kMiB, PieceContents::kAny);
+  CHECK(second == first);
+  CHECK(second[kMiB] == std::byte{0x5A});
+  pool.give_back(second, 2 * kMiB);
+  std::byte* const third = pool.take(2 * kMiB);
+  CHECK(is_zero(third, 2 * kMiB));
+  pool.give_back(third, 2 * kMiB);
+}
+
 TEST_CASE("what was not touched is not kept, as to clear it would take memory") {
   PagePool pool(64 * kMiB);
   std::byte* const piece = pool.take(32 * kMiB);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpu/runtime.h"
+#include "gpu/staged_copies.h"
 #include "gpu/tensor_map.h"
 #include "gpu/toolkit/memory_map.h"
 
@@ -127,11 +128,49 @@ constexpr std::pair<const char*, cudaLimit> kLimits[] = {
     {"printf buffer bytes", cudaLimitPrintfFifoSize},
     {"malloc heap bytes", cudaLimitMallocHeapSize}};
 
+/// A stream as StagedCopies uses it. Its events live as long as it does.
+class StreamCopies final : public CopyQueue {
+ public:
+  StreamCopies(cudaStream_t stream, std::array<cudaEvent_t, 2>& events)
+      : stream_(stream), events_(events) {
+    for (cudaEvent_t& event : events_) {
+      if (event != nullptr) continue;
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    }
+  }
+  void* allocate_pinned(std::size_t size_bytes) override {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, size_bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    return memory;
+  }
+  void release_pinned(void* memory) override { cudaFreeHost(memory); }
+  void copy(void* destination, const void* source, std::size_t size_bytes) override {
+    check(cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream_),
+          "cudaMemcpyAsync of pinned memory");
+  }
+  void mark(int half) override { check(cudaEventRecord(event(half), stream_), "cudaEventRecord"); }
+  void wait(int half) override { check(cudaEventSynchronize(event(half)), "cudaEventSynchronize"); }
+
+ private:
+  cudaEvent_t event(int half) const { return events_[static_cast<std::size_t>(half)]; }
+
+  cudaStream_t stream_;
+  std::array<cudaEvent_t, 2>& events_;
+};
+
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(DeviceInfo device) : device_(std::move(device)) {
     check(cudaSetDevice(device_.index), "cudaSetDevice");
   }
+  ~CudaRuntime() override {
+    if (copy_events_[0] == nullptr) return;
+    StreamCopies queue(nullptr, copy_events_);
+    copies_.release(queue);
+    for (const cudaEvent_t event : copy_events_) cudaEventDestroy(event);
+  }
+  CudaRuntime(const CudaRuntime&) = delete;
+  CudaRuntime& operator=(const CudaRuntime&) = delete;
   const DeviceInfo& device() const override { return device_; }
 
   void* allocate(std::size_t size_bytes) override {
@@ -147,6 +186,11 @@ class CudaRuntime final : public Runtime {
 
   void copy_to_device(void* destination, const void* source, std::size_t size_bytes,
                       StreamHandle stream) override {
+    if (size_bytes >= StagedCopies::kWorthwhile) {
+      StreamCopies queue(native(stream), copy_events_);
+      copies_.to_device(queue, destination, source, size_bytes);
+      return synchronize(stream);
+    }
     check(cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyHostToDevice, native(stream)),
           "cudaMemcpyAsync to the device");
     // Why: the source may be pageable memory of a moment, or pinned and read later.
@@ -154,6 +198,10 @@ class CudaRuntime final : public Runtime {
   }
   void copy_to_host(void* destination, const void* source, std::size_t size_bytes,
                     StreamHandle stream) override {
+    if (size_bytes >= StagedCopies::kWorthwhile) {
+      StreamCopies queue(native(stream), copy_events_);
+      return copies_.to_host(queue, destination, source, size_bytes);
+    }
     check(cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDeviceToHost, native(stream)),
           "cudaMemcpyAsync to the host");
     synchronize(stream);
@@ -318,6 +366,8 @@ class CudaRuntime final : public Runtime {
 
  private:
   DeviceInfo device_;
+  StagedCopies copies_;
+  std::array<cudaEvent_t, 2> copy_events_{};
   MemoryMap mappings_{device_.index,
                       [this](const std::string& name) { return driver_function(name); }};
   bool asked_for_wait_ = false;

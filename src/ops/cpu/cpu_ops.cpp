@@ -121,9 +121,12 @@ class CpuOps : public Ops {
     check_size(destination, size_bytes);
     if (size_bytes > 0) std::memcpy(destination.data(), source, size_bytes);
   }
-  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
-    check_size(source, size_bytes);
-    if (size_bytes > 0) std::memcpy(destination, source.data(), size_bytes);
+  void download(void* destination, Buffer& source, std::size_t size_bytes,
+                std::size_t offset_bytes) override {
+    check_size(source, offset_bytes + size_bytes);
+    if (size_bytes == 0) return;
+    std::memcpy(destination, static_cast<const std::byte*>(source.data()) + offset_bytes,
+                size_bytes);
   }
   void poison(Buffer& buffer) override { static_cast<HostBuffer&>(buffer).poison(); }
   /// Every operation is done when its call returns, so only the edges are left to look at.

@@ -105,11 +105,13 @@ void CudaOps::upload(Buffer& destination, const void* source, std::size_t size_b
   runtime_->copy_to_device(destination.data(), source, size_bytes, stream_.handle());
 }
 
-void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes) {
-  check_size(source, size_bytes);
+void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes,
+                       std::size_t offset_bytes) {
+  check_size(source, offset_bytes + size_bytes);
   if (size_bytes == 0) return;
   wait();  // a fault of a kernel shows here, where its name is known
-  runtime_->copy_to_host(destination, source.data(), size_bytes, stream_.handle());
+  runtime_->copy_to_host(destination, static_cast<const std::byte*>(source.data()) + offset_bytes,
+                         size_bytes, stream_.handle());
 }
 
 void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }

@@ -44,7 +44,8 @@ class CudaOps final : public cuda::KernelOps {
   std::vector<std::string> edges() const override;
   void close_edges(const std::string& name) override;
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override;
-  void download(void* destination, Buffer& source, std::size_t size_bytes) override;
+  void download(void* destination, Buffer& source, std::size_t size_bytes,
+                std::size_t offset_bytes = 0) override;
   void poison(Buffer& buffer) override;
   void synchronize() override;
   void wait() override;

@@ -80,7 +80,7 @@ class RecordingOps final : public cuda::KernelOps {
   std::vector<std::string> edges() const override { return {}; }
   void close_edges(const std::string&) override {}
   void upload(Buffer&, const void*, std::size_t) override {}
-  void download(void* destination, Buffer&, std::size_t size_bytes) override {
+  void download(void* destination, Buffer&, std::size_t size_bytes, std::size_t) override {
     std::fill_n(static_cast<unsigned char*>(destination), size_bytes,
                 static_cast<unsigned char>(0));
   }
