@@ -20,7 +20,8 @@ constexpr int kMaxSamples = 10000;
 constexpr int kWarmUpRuns = 3;
 constexpr double kWarmUpShare = 0.1;  // of timeout_s, after the first warm-up run
 constexpr int kOverheadSamples = 31;
-constexpr std::size_t kStepSamples = 11;
+/// Of what is shown beside the samples, at most; of long work as few as that has samples.
+constexpr std::size_t kMostStepSamples = 11;
 /// Ratio of the standard error of a normal sample's median to that of its mean, sqrt(pi / 2).
 constexpr double kMedianFactor = 1.2533;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -230,7 +231,7 @@ class Measurement::Sampler {
     step_samples_.resize(parts.size());
     do {
       time(parts, step_samples_, false);
-    } while (step_samples_[0].size() < kStepSamples && !out_of_time(1));
+    } while (step_samples_[0].size() < num_beside() && !out_of_time(1));
     return step_samples_;
   }
 
@@ -244,8 +245,13 @@ class Measurement::Sampler {
     whole_samples_.resize(1);
     do {
       time(whole, whole_samples_, false);
-    } while (whole_samples_[0].size() < kStepSamples && !out_of_time(1));
+    } while (whole_samples_[0].size() < num_beside() && !out_of_time(1));
     return whole_samples_[0];
+  }
+
+  /// Samples of what stands beside the median.
+  std::size_t num_beside() const {
+    return std::clamp(samples_.size(), kMinSamples, kMostStepSamples);
   }
 
   bool out_of_time(double share) const {

@@ -179,7 +179,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   const void* host = &byte;
   expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nallocate 12 lse\n"
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
-           << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison " << buffer.get()
+           << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
            << prepared << '\n';
   CHECK(lines(inner.calls) == expected.str());

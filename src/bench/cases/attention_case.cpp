@@ -123,12 +123,13 @@ class AttentionCaseRun final : public CaseRun {
         inputs_.cache
             ? RedrawBlocks::of_cache(problem, inputs_.cache->block_table, page_tokens(problem))
             : RedrawBlocks::of_rows(problem);
-    return judge_drawn(problem, [&](const JudgedRequest& one) {
+    const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
       AttentionValues values(problem_of_request(problem, one.request),
                              redrawn_request(*inputs_.inputs, one, nonce, blocks), one.rows,
-                             backend_);
+                             backend_, options);
       return judge_by(values, rows_of_request(output, one.first_row, one.num_rows), nullptr);
-    });
+    };
+    return judge_drawn(problem, values_.options(), judge_one);
   }
 
   std::optional<std::vector<Mutant>> unseen_mistakes(
@@ -193,7 +194,7 @@ class AttentionCaseRun final : public CaseRun {
     return numerics;
   }
 
-  /// `saved`: where the reference goes that add_tensors() saves, or null.
+  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample.
   std::optional<Judgement> judge_by(AttentionValues& values, const PipelineOutput& output,
                                     const ReferenceOutput** saved) {
     const Problem& problem = values.problem();
@@ -204,6 +205,10 @@ class AttentionCaseRun final : public CaseRun {
     yardsticks.reference = values.reference(key);
     if (saved != nullptr) *saved = yardsticks.reference;
     if (yardsticks.reference == nullptr) return std::nullopt;
+    if (saved == nullptr) {
+      Judgement strict = judge_by_floors(problem, numerics, output, *yardsticks.reference);
+      if (strict.reasons.empty()) return strict;
+    }
     yardsticks.emulation = values.emulation(key, emulation_rule(problem, numerics));
     if (yardsticks.emulation == nullptr) return std::nullopt;
     const bool quantised = numerics.quantised_query || numerics.quantised_kv ||

@@ -16,8 +16,12 @@
 namespace attnbench {
 
 AttentionValues::AttentionValues(const Problem& problem, AttentionInputs inputs,
-                                 const std::vector<std::int32_t>& rows, const Backend& backend)
-    : problem_(problem), screening_(rows), inputs_(std::move(inputs)) {
+                                 const std::vector<std::int32_t>& rows, const Backend& backend,
+                                 ReferenceOptions options)
+    : problem_(problem),
+      options_(std::move(options)),
+      screening_(rows),
+      inputs_(std::move(inputs)) {
   if (!query_is_rounded(problem_, backend.kernel_rules())) return;
   dequantized_query_ = store_query(problem_, *inputs_, backend.kernel_rules()).dequantized;
 }

@@ -45,10 +45,12 @@ class AttentionValues {
       : problem_(problem), screening_(JudgeTools{}), inputs_(std::move(inputs)) {}
   /// Of which only `rows` are compared, of what `backend` gives.
   AttentionValues(const Problem& problem, AttentionInputs inputs,
-                  const std::vector<std::int32_t>& rows, const Backend& backend);
+                  const std::vector<std::int32_t>& rows, const Backend& backend,
+                  ReferenceOptions options);
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
+  const ReferenceOptions& options() const { return options_; }
   const AttentionInputs& inputs();
   /// Goes on with another case and what is known of it already; false, and nothing happens, when
   /// that is nothing. Errors: E-CAPACITY, as for inputs().

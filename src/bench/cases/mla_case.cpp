@@ -114,11 +114,11 @@ class MlaCaseRun final : public CaseRun {
     before.output = unquantised != nullptr ? *unquantised : output.output;
     before.lse = output.lse;
     before.declared_lse = output.declared_lse;
-    return judge_drawn(problem, [&](const JudgedRequest& one) {
+    const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
       Problem alone = problem_of_request(problem, one.request);
       alone.output_quant = {};
       MlaValues values(alone, redrawn_request(values_.inputs(), one, nonce, blocks), one.rows,
-                       values_.options());
+                       options);
       // Its rows are what they are in the batch: decodes or not.
       MlaReferenceKey key = key_;
       const bool is_decode = one.first_row < key_.num_decode_tokens;
@@ -126,7 +126,8 @@ class MlaCaseRun final : public CaseRun {
       key.quantised_query = key_.quantised_query && is_decode;
       return judge_values(values, key, alone, rows_of_request(before, one.first_row, one.num_rows),
                           nullptr);
-    });
+    };
+    return judge_drawn(problem, values_.options(), judge_one);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -209,7 +210,7 @@ class MlaCaseRun final : public CaseRun {
     return numerics;
   }
 
-  /// `saved`: where the reference goes that add_tensors() saves, or null.
+  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample.
   std::optional<Judgement> judge_values(MlaValues& values, const MlaReferenceKey& key,
                                         const Problem& problem, const PipelineOutput& output,
                                         const ReferenceOutput** saved) {
@@ -218,6 +219,10 @@ class MlaCaseRun final : public CaseRun {
     yardsticks.reference = values.reference(key);
     if (saved != nullptr) *saved = yardsticks.reference;
     if (yardsticks.reference == nullptr) return std::nullopt;
+    if (saved == nullptr) {
+      Judgement strict = judge_by_floors(problem, numerics, output, *yardsticks.reference);
+      if (strict.reasons.empty()) return strict;
+    }
     yardsticks.emulation = values.emulation(key, emulation_rule(problem, numerics));
     if (yardsticks.emulation == nullptr) return std::nullopt;
     if (numerics.quantised_kv) {

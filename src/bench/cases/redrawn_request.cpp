@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bench/cases/single_request.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -139,12 +140,24 @@ std::vector<JudgedRequest> draw_judged(const Problem& problem) {
   return drawn;
 }
 
-std::optional<SampleVerdict> judge_drawn(
-    const Problem& problem,
-    const std::function<std::optional<Judgement>(const JudgedRequest&)>& judge) {
+std::optional<SampleVerdict> judge_drawn(const Problem& problem, const ReferenceOptions& options,
+                                         const JudgeRequest& judge) {
+  const std::vector<JudgedRequest> drawn = draw_judged(problem);
+  std::vector<std::optional<Judgement>> judgements(drawn.size());
+  if (drawn.size() == 1) {
+    judgements[0] = judge(drawn[0], options);
+  } else {
+    // Why not one after the other on all threads: a row of one request is too little for them.
+    ThreadPool(options.num_threads)
+        .parallel_for(std::ssize(drawn), [&](std::int64_t i, int) {
+          const auto at = static_cast<std::size_t>(i);
+          judgements[at] = judge(drawn[at], {1, {}});
+        });
+  }
   SampleVerdict verdict;
-  for (const JudgedRequest& one : draw_judged(problem)) {
-    std::optional<Judgement> judgement = judge(one);
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    const JudgedRequest& one = drawn[i];
+    std::optional<Judgement>& judgement = judgements[i];
     if (!judgement) return std::nullopt;
     const auto beyond = [](const Judgement& j) { return j.error.row_error / j.error.row_limit; };
     const bool is_worse = !verdict.is_judged || !judgement->reasons.empty() ||

@@ -14,6 +14,7 @@
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/redraw.h"
+#include "reference/attention.h"
 
 namespace attnbench {
 
@@ -43,10 +44,13 @@ PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
 /// Draws requests and rows of the batch. Few, and fewer of long requests.
 std::vector<JudgedRequest> draw_judged(const Problem& problem);
 
-/// Judges those that are drawn, each by `judge`; the first wrong one ends it. Nothing when `judge`
-/// says nothing.
-std::optional<SampleVerdict> judge_drawn(
-    const Problem& problem,
-    const std::function<std::optional<Judgement>(const JudgedRequest&)>& judge);
+/// Judges one of them with the threads of `options`. Called by several threads at once.
+using JudgeRequest = std::function<std::optional<Judgement>(const JudgedRequest& one,
+                                                            const ReferenceOptions& options)>;
+
+/// Judges those that are drawn, several at a time; the first one that is wrong decides, or the one
+/// that is closest to its limit. Nothing when `judge` says nothing.
+std::optional<SampleVerdict> judge_drawn(const Problem& problem, const ReferenceOptions& options,
+                                         const JudgeRequest& judge);
 
 }  // namespace attnbench

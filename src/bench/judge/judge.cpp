@@ -190,6 +190,11 @@ EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics) {
           has_e4m3_products(problem, numerics)};
 }
 
+Judgement judge_by_floors(const Problem& problem, const Numerics& numerics,
+                          const PipelineOutput& output, const ReferenceOutput& reference) {
+  return judge(problem, numerics, output, {&reference, &reference, nullptr});
+}
+
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                 const Yardsticks& yardsticks) {
   const AttentionSpec& a = problem.attention;

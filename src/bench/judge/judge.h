@@ -82,6 +82,11 @@ struct RowsOfBatch {
 /// What decides the limits of rows (metrics/row_rule.h).
 ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics);
 
+/// judge() by the least limits that a row can have, as if the maths rounded nothing. What passes by
+/// them passes, and took no emulation; what does not says nothing yet.
+Judgement judge_by_floors(const Problem& problem, const Numerics& numerics,
+                          const PipelineOutput& output, const ReferenceOutput& reference);
+
 /// Contract §4. Errors: E-INTERNAL when the output does not have the shape of the problem.
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                 const Yardsticks& yardsticks);

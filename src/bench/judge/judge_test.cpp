@@ -64,6 +64,22 @@ TEST_CASE("a row may err by twice its emulation, with a soft-cap too") {
   CHECK(judgement.error.worst_row == RowPlace{0, 0, 0, 0});
 }
 
+TEST_CASE("what passes by the floors of the limits needs no emulation; what does not may still") {
+  Example example;
+  const auto strict = [&] {
+    return judge_by_floors(example.problem, example.numerics, example.output, example.reference);
+  };
+  CHECK(strict().reasons.empty());
+  CHECK(strict().error.row_limit <= example.run().error.row_limit);
+  example.output.output.set(1, 2.03125f);
+  example.emulation.output[1] = 2 + 1.0 / 60;
+  CHECK(example.run().reasons.empty());
+  CHECK_FALSE(strict().reasons.empty());
+  example.output.output.set(1, 2);
+  example.output.lse->set(0, 0.52f);
+  CHECK_FALSE(strict().reasons.empty());
+}
+
 TEST_CASE("quantisation error is reported and never judged") {
   Example example;
   const ReferenceOutput far{{0}, 1, 2, {5.0, 2.0}, {0.5}};

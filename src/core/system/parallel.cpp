@@ -5,6 +5,7 @@
 #include "core/system/parallel.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -65,6 +66,37 @@ std::vector<int> distinct_cores(std::vector<int> cores, const std::vector<int>& 
   return cores;
 }
 
+namespace {
+
+/// The threads of for_each_chunk(): to start them anew for each of the hundreds of tensors of a case
+/// took as long as to copy those. Who finds them in use by another thread, or is one of them, starts
+/// some of its own.
+struct SharedPool {
+  std::mutex mutex;
+  ThreadPool* pool = nullptr;
+  pid_t owner = 0;
+
+  ThreadPool& of(int num_threads) {
+    // Why: a child has none of its parent's threads, and must not wait for their end.
+    if (owner != getpid()) pool = nullptr;
+    if (pool == nullptr || pool->num_threads() != num_threads) {
+      delete pool;
+      pool = nullptr;
+      pool = new ThreadPool(num_threads);
+      owner = getpid();
+    }
+    return *pool;
+  }
+};
+
+/// Never destroyed: its threads sleep until the process ends.
+SharedPool& shared_pool() {
+  static auto* const shared = new SharedPool;
+  return *shared;
+}
+
+}  // namespace
+
 void set_chunk_threads(int num_threads) { chunk_threads = num_threads; }
 
 void for_each_chunk(std::int64_t count, std::int64_t chunk,
@@ -73,9 +105,17 @@ void for_each_chunk(std::int64_t count, std::int64_t chunk,
   const std::int64_t chunks = (count - 1) / chunk + 1;
   const int wanted = chunk_threads > 0 ? chunk_threads.load() : available_cores();
   const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, chunks));
-  ThreadPool(threads).parallel_for(chunks, [&](std::int64_t index, int) {
+  const auto of_chunk = [&](std::int64_t index, int) {
     body(index * chunk, std::min(count, (index + 1) * chunk));
-  });
+  };
+  if (threads == 1) {
+    for (std::int64_t index = 0; index < chunks; ++index) of_chunk(index, 0);
+    return;
+  }
+  if (const std::unique_lock lock(shared_pool().mutex, std::try_to_lock); lock) {
+    return shared_pool().of(wanted).parallel_for(chunks, of_chunk);
+  }
+  ThreadPool(threads).parallel_for(chunks, of_chunk);
 }
 
 struct ThreadPool::State {
@@ -83,7 +123,8 @@ struct ThreadPool::State {
   std::condition_variable start;
   std::condition_variable done;
   std::atomic<std::uint64_t> generation{0};  // of the loop that workers are to run
-  std::atomic<int> running{0};               // workers that have not finished it
+  std::atomic<int> wanted{0};                // workers that it still needs
+  std::atomic<int> running{0};               // workers of it that have not finished
   std::atomic<bool> stopping{false};
   std::atomic<bool> awake{false};  // who waits does so without sleeping
   const std::function<void(std::int64_t, int)>* body = nullptr;
@@ -121,7 +162,7 @@ struct ThreadPool::State {
 
   void worker_loop(int thread) {
     std::uint64_t seen = 0;
-    const auto called = [&] { return stopping || generation != seen; };
+    const auto called = [&] { return stopping || (generation != seen && wanted > 0); };
     for (;;) {
       wait_awake(called);
       {
@@ -129,6 +170,7 @@ struct ThreadPool::State {
         start.wait(lock, called);
         if (stopping) return;
         seen = generation;
+        --wanted;
       }
       work(thread);
       const std::lock_guard lock(mutex);
@@ -176,16 +218,25 @@ void ThreadPool::settle() {
 void ThreadPool::parallel_for(std::int64_t count,
                               const std::function<void(std::int64_t, int)>& body) {
   State& state = *state_;
+  // The calling thread takes indices too. To wake more than there are left costs time; those that
+  // wait without sleeping would go to sleep if they had no part in it.
+  const std::int64_t useful = state.awake ? std::ssize(state.workers) : count - 1;
+  const auto others =
+      static_cast<int>(std::clamp<std::int64_t>(useful, 0, std::ssize(state.workers)));
   {
     const std::lock_guard lock(state.mutex);
     state.body = &body;
     state.count = count;
     state.next.store(0);
     state.error = nullptr;
-    state.running = static_cast<int>(state.workers.size());
+    state.wanted = state.running = others;
     ++state.generation;
   }
-  state.start.notify_all();
+  if (others == std::ssize(state.workers)) {
+    state.start.notify_all();
+  } else {
+    for (int i = 0; i < others; ++i) state.start.notify_one();
+  }
   state.work(0);
   const auto all_done = [&] { return state.running == 0; };
   state.wait_awake(all_done);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -35,6 +37,52 @@ TEST_CASE("an exception of the body reaches the caller and the pool goes on work
   std::atomic<int> sum{0};
   pool.parallel_for(4, [&](std::int64_t i, int) { sum += static_cast<int>(i); });
   CHECK(sum == 6);
+}
+
+TEST_CASE("loops with fewer indices than threads are done by as many threads as they have") {
+  ThreadPool pool(8);
+  for (int round = 0; round < 200; ++round) {
+    const std::int64_t count = round % 9;
+    std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
+    // At least two of them at once, so that a thread that is not woken would be missed.
+    std::atomic<int> arrived{0};
+    pool.parallel_for(count, [&](std::int64_t i, int) {
+      visits[static_cast<std::size_t>(i)]++;
+      for (++arrived; arrived < count;) std::this_thread::yield();
+    });
+    for (const auto& visited : visits) CHECK(visited == 1);
+  }
+}
+
+namespace {
+
+std::int64_t sum_in_chunks(std::int64_t count) {
+  std::atomic<std::int64_t> sum{0};
+  for_each_chunk(count, 3, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) sum += i;
+  });
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("chunks are worked on within chunks, by several threads at once, and in a child") {
+  CHECK(sum_in_chunks(100) == 4950);
+  std::atomic<int> wrong{0};
+  for_each_chunk(20, 1, [&](std::int64_t, std::int64_t) { wrong += sum_in_chunks(50) != 1225; });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 20; ++round) wrong += sum_in_chunks(100) != 4950;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(sum_in_chunks(100) == 4950 && sum_in_chunks(7) == 21 ? 0 : 1);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("an empty loop calls nothing") {
