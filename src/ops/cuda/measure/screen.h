@@ -79,7 +79,8 @@ class Screen {
 
  private:
   class Work;
-  /// The rows of a batch that is not empty: those that are kept, or fresh ones that are from now on.
+  /// The rows of a batch that is not empty: those that are kept, or fresh ones that are from now
+  /// on.
   const KeptRows& rows_of(const ScreenInputs& inputs);
   std::vector<attn::ScreenRecord> compare_rows(const ScreenInputs& inputs,
                                                const ScreenOutput& output);
@@ -87,7 +88,8 @@ class Screen {
                                                      const ScreenOutput& output);
   /// All but the output, and what is to be done with rows.
   attn::ScreenParams attention_params(const ScreenInputs& inputs, Work& work);
-  /// Launches what `params` says for all rows of the batch, which it writes where params.rows is set.
+  /// Launches what `params` says for all rows of the batch, which it writes where params.rows is
+  /// set.
   void attend(const ScreenBatch& batch, attn::ScreenParams params, Work& work);
   attn::ScreenParams latent_params(const LatentScreenInputs& inputs, Work& work);
   /// Sets `query`, and where it was quantised `query_rope`, to those of attention to latents.
