@@ -8,8 +8,8 @@
 // rows to fill the device, several CTAs share the keys of a tile of rows, and a second kernel
 // merges their parts. Rows are written for a comparison of their own, with each output that is to
 // be them (screen_rows.cuh), those of latent attention after they are projected
-// (screen_latent.cuh); where there is no memory for them, they are compared where they are made, and
-// only a record of each comes back.
+// (screen_latent.cuh); where there is no memory for them, they are compared where they are made,
+// and only a record of each comes back.
 #pragma once
 
 #include "kernels/measure/screen_compare.cuh"
@@ -172,9 +172,9 @@ class ScreenCta {
 #pragma unroll 1
     for (int first = 0; first < query.width; first += kScreenDepth) {
       __syncthreads();
-      with_screen_element<Config::kElements>(
-          query.element, ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
-                             queries, query, memory_.query_rows, 0, first});
+      with_screen_element<Config::kElements>(query.element,
+                                             ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
+                                                 queries, query, memory_.query_rows, 0, first});
       with_screen_element<Config::kElements>(
           key.element, ScreenLoadRows<kScreenKeys, Tile::kKeyStride>{keys, key, memory_.key_rows,
                                                                      item_.kv_head, first});
@@ -508,7 +508,8 @@ struct ScreenValueSquares {
   }
 };
 
-/// Fills value_squares. Config: int kColumnsPerThread, unsigned kElements. Grid: one thread each; CTA: kScreenThreads.
+/// Fills value_squares. Config: int kColumnsPerThread, unsigned kElements. Grid: one thread each;
+/// CTA: kScreenThreads.
 template <class Config>
 __global__ void __launch_bounds__(kScreenThreads, 1)
     screen_value_squares(const __grid_constant__ ScreenParams params) {

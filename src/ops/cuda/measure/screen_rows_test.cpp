@@ -228,6 +228,17 @@ TEST_CASE("kept rows are found again while others of the same tensors are kept t
     CHECK(same_bits(device.compare(example.inputs, output), second));
     CHECK(device.has_attended());
   }
+  SUBCASE("those that came later stay") {
+    device.screen.limit_kept(both);
+    for (const double soft_cap : {3.0, 0.0, 1.0}) {
+      example.inputs.soft_cap = soft_cap;
+      device.compare(example.inputs, output);
+      CHECK(device.has_attended());
+    }
+    example.inputs.soft_cap = 0;
+    CHECK(same_bits(device.compare(example.inputs, output), second));
+    CHECK_FALSE(device.has_attended());
+  }
   SUBCASE("those that are too large are compared where they are made, and nothing else is kept") {
     device.screen.limit_kept(both / 2 - 1);
     for (int i = 0; i < 2; ++i) {
