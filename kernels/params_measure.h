@@ -26,6 +26,16 @@ constexpr int kScreenThreads = 256;
 constexpr int kScreenLanes = 16;  // threads that share a row: half a warp
 constexpr int kScreenKeys = 64;   // of a tile
 
+/// Sets of types, by which kernels leave out what reads the other ones: to compile the loads of a
+/// type takes as long as all the rest of a tile.
+template <Element kElement>
+constexpr unsigned kScreenBit = 1u << static_cast<unsigned>(kElement);
+/// What operands may be stored in, and outputs.
+constexpr unsigned kScreenOperandElements = kScreenBit<Element::kF32> | kScreenBit<Element::kF16> |
+                                            kScreenBit<Element::kBF16> | kScreenBit<Element::kF64>;
+constexpr unsigned kScreenOutputElements = kScreenBit<Element::kF32> | kScreenBit<Element::kF16> |
+                                           kScreenBit<Element::kBF16> | kScreenBit<Element::kE4M3>;
+
 /// One (row, head) of an output `a` beside the float64 attention `r`, over some columns of V.
 struct ScreenRecord {
   double error_squares;      // sum of (a - r)^2 over the columns that are finite in both
@@ -106,8 +116,7 @@ struct ScreenParams {
   const ScreenItem* items;
   double* partial_sums;    // [partials, rows of a CTA, columns of a CTA]
   double* partial_states;  // [partials, rows of a CTA, 3]: largest score, sum, spread
-  /// [T, H, Dv], or null. Where it is given, rows are written here and not compared; `output` is
-  /// not read.
+  /// [T, H, Dv], of kernels that write rows here and do not compare them: `output` is not read.
   double* rows;
   i64 first_row;          // rows[0] is that of row first_row, which counts token * H + head
   ScreenRecord* records;  // [T, H, chunks]
@@ -121,6 +130,18 @@ struct ScreenProductParams {
   double* product;      // [rows, heads, columns]
   i64 num_rows;
   int num_heads;
+};
+
+/// Rows of attention that lie in memory beside an output, some columns of V at a time.
+struct ScreenRowsParams {
+  ScreenOutputParams output;
+  const double* rows;         // [T, H, Dv]
+  const ScreenRecord* sizes;  // [T, H, chunks] as ScreenParams::rows leaves them
+  int v_head_size;
+  int num_chunks;
+  int chunk_columns;
+  i64 num_rows;           // T * H
+  ScreenRecord* records;  // [T, H, chunks]
 };
 
 /// Tiles of a product: rows and columns of a CTA.

@@ -6,16 +6,18 @@
 // neither their masks nor their pages, is used. A CTA takes a tile of rows (tokens times the heads
 // that share a KV head) and goes over tiles of keys with a running maximum. Where there are too few
 // rows to fill the device, several CTAs share the keys of a tile of rows, and a second kernel
-// merges their parts. Rows are compared where they are made: only a record of each comes back.
-// Those of latent attention are written instead, and compared when they are projected
-// (screen_latent.cuh).
+// merges their parts. Rows are written for a comparison of their own, with each output that is to
+// be them (screen_rows.cuh), those of latent attention after they are projected
+// (screen_latent.cuh); where there is no memory for them, they are compared where they are made,
+// and only a record of each comes back.
 #pragma once
 
 #include "kernels/measure/screen_compare.cuh"
 
 namespace attn {
 
-/// Config: int kRowsPerThread, int kColumnsPerThread (of V).
+/// Config: int kRowsPerThread, int kColumnsPerThread (of V), bool kWritesRows; to attend also
+/// unsigned kElements, the types of query, key and value.
 template <class Config>
 struct ScreenTile {
   static constexpr int kRows = 16 * Config::kRowsPerThread;
@@ -170,9 +172,10 @@ class ScreenCta {
 #pragma unroll 1
     for (int first = 0; first < query.width; first += kScreenDepth) {
       __syncthreads();
-      with_screen_element<false>(query.element, ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
-                                                    queries, query, memory_.query_rows, 0, first});
-      with_screen_element<false>(
+      with_screen_element<Config::kElements>(query.element,
+                                             ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
+                                                 queries, query, memory_.query_rows, 0, first});
+      with_screen_element<Config::kElements>(
           key.element, ScreenLoadRows<kScreenKeys, Tile::kKeyStride>{keys, key, memory_.key_rows,
                                                                      item_.kv_head, first});
       __syncthreads();
@@ -281,7 +284,7 @@ class ScreenCta {
     const int first_column = item_.chunk * Tile::kColumns;
     for (int first = 0; first < kScreenKeys; first += kScreenValueKeys) {
       __syncthreads();
-      with_screen_element<false>(
+      with_screen_element<Config::kElements>(
           p_.value.element,
           ScreenLoadValues<Tile::kColumns>{memory_.operands, p_.value, memory_.key_rows + first,
                                            item_.kv_head, first_column});
@@ -381,9 +384,12 @@ class ScreenCta {
       for (int c = 0; c < kC; ++c) finished(row_of(i))[lane_ + 16 * c] = rows_.values[i][c];
     }
     __syncthreads();
-    if (p_.rows == nullptr) return with_screen_element<true>(p_.output.element, CompareRows{*this});
+    if constexpr (Config::kWritesRows) {
 #pragma unroll 1
-    for (int row = line_; row < Tile::kRows; row += 16) write_row(row);
+      for (int row = line_; row < Tile::kRows; row += 16) write_row(row);
+    } else {
+      with_screen_element<kScreenOutputElements>(p_.output.element, CompareRows{*this});
+    }
   }
 
   /// The columns of a row in shared memory, over operands and weights.
@@ -426,7 +432,7 @@ class ScreenCta {
     leave_record(row, errors);
   }
 
-  /// What it is compared with is found when it is projected: its size is all that is known of it.
+  /// What it is compared with is found later: its size is all that is known of it.
   __device__ __forceinline__ void write_row(int row) const {
     const bool valid = row < item_.num_rows;
     const i64 first = ((valid ? place_of(row) : 0) - p_.first_row) * p_.v_head_size +
@@ -483,7 +489,7 @@ struct ScreenValueSquares {
 
   template <Element kElement>
   __device__ __forceinline__ void run() const {
-    constexpr int kColumns = ScreenTile<Config>::kColumns;
+    constexpr int kColumns = 16 * Config::kColumnsPerThread;
     const int first = static_cast<int>(at % p.num_chunks) * kColumns;
     const i64 row = at / p.num_chunks;
     const i64 place = p.value.first + row / p.num_kv_heads * p.value.row_stride +
@@ -502,13 +508,15 @@ struct ScreenValueSquares {
   }
 };
 
-/// Fills value_squares. Config: as ScreenTile. Grid: one thread each; CTA: kScreenThreads.
+/// Fills value_squares. Config: int kColumnsPerThread, unsigned kElements. Grid: one thread each;
+/// CTA: kScreenThreads.
 template <class Config>
 __global__ void __launch_bounds__(kScreenThreads, 1)
     screen_value_squares(const __grid_constant__ ScreenParams params) {
   const i64 at = i64{blockIdx.x} * kScreenThreads + threadIdx.x;
   if (at >= params.num_keys * params.num_kv_heads * params.num_chunks) return;
-  with_screen_element<false>(params.value.element, ScreenValueSquares<Config>{params, at});
+  with_screen_element<Config::kElements>(params.value.element,
+                                         ScreenValueSquares<Config>{params, at});
 }
 
 }  // namespace attn

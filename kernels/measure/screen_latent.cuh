@@ -38,8 +38,8 @@ class ScreenProductCta {
 #pragma unroll 1
     for (int first = 0; first < p_.left.width; first += kScreenDepth) {
       __syncthreads();
-      with_screen_element<false>(p_.left.element, LoadLeft{*this, first});
-      with_screen_element<false>(p_.right.element, LoadRight{*this, first});
+      with_screen_element<kScreenOperandElements>(p_.left.element, LoadLeft{*this, first});
+      with_screen_element<kScreenOperandElements>(p_.right.element, LoadRight{*this, first});
       __syncthreads();
       add_tile(sums);
     }
@@ -180,7 +180,7 @@ template <class Config>
 __global__ void __launch_bounds__(kScreenThreads)
     screen_compare(const __grid_constant__ ScreenCompareParams params) {
   const i64 row = i64{blockIdx.x} * (kScreenThreads / kScreenLanes) + threadIdx.x / kScreenLanes;
-  with_screen_element<true>(params.output.element, ScreenCompareRow{params, row});
+  with_screen_element<kScreenOutputElements>(params.output.element, ScreenCompareRow{params, row});
 }
 
 }  // namespace attn

@@ -27,18 +27,25 @@ ATTN_FN double screen_number(const void* data, i64 at) {
   if constexpr (kElement == Element::kE4M3) return e4m3_to_float(static_cast<const u8*>(data)[at]);
 }
 
-/// body.run<element>() for the element of a tensor: the choice stands outside of the loops, so that
-/// their loads are under way together.
-template <bool kIsOutput, class Body>
+/// body.run<element>() for the element of a tensor, which is one of the set kElements: the choice
+/// stands outside of the loops, so that their loads are under way together.
+template <unsigned kElements, class Body>
 ATTN_FN void with_screen_element(Element element, const Body& body) {
-  if (element == Element::kF32) return body.template run<Element::kF32>();
-  if (element == Element::kF16) return body.template run<Element::kF16>();
-  if constexpr (kIsOutput) {
-    if (element == Element::kE4M3) return body.template run<Element::kE4M3>();
-  } else {
+  if constexpr ((kElements & kScreenBit<Element::kF32>) != 0) {
+    if (element == Element::kF32) return body.template run<Element::kF32>();
+  }
+  if constexpr ((kElements & kScreenBit<Element::kF16>) != 0) {
+    if (element == Element::kF16) return body.template run<Element::kF16>();
+  }
+  if constexpr ((kElements & kScreenBit<Element::kBF16>) != 0) {
+    if (element == Element::kBF16) return body.template run<Element::kBF16>();
+  }
+  if constexpr ((kElements & kScreenBit<Element::kF64>) != 0) {
     if (element == Element::kF64) return body.template run<Element::kF64>();
   }
-  body.template run<Element::kBF16>();
+  if constexpr ((kElements & kScreenBit<Element::kE4M3>) != 0) {
+    if (element == Element::kE4M3) return body.template run<Element::kE4M3>();
+  }
 }
 
 /// Columns [first, first + kScreenDepth) of kRows rows, transposed: to[column * stride + row]. Rows

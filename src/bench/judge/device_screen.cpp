@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "backends/device_buffers.h"
 #include "backends/kernel_params.h"
 #include "core/error.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/measure/screen.h"
@@ -264,8 +266,14 @@ class DeviceScreen final : public RowScreen {
     ScreenTable table;
     table.is_float64 = true;
     table.num_heads = heads;
-    for (std::int32_t row = 0; row < tokens; ++row) table.rows.push_back(row);
-    for (const attn::ScreenRecord& record : records) table.of.push_back(row_of(record));
+    table.rows.resize(static_cast<std::size_t>(tokens));
+    std::iota(table.rows.begin(), table.rows.end(), 0);
+    table.of.resize(records.size());
+    for_each_chunk(std::ssize(records), 16384, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+        table.of[i] = row_of(records[i]);
+      }
+    });
     return table;
   }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
+
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -21,9 +24,10 @@ double e4m3_half_step(double value, const ScreenedOutput& output) {
   return std::ldexp(output.e4m3_scale, exponent - kMantissaBits - 1);
 }
 
-/// Adds an element to a row. `expected` beyond what the output can hold: see ScreenedOutput.
-void add_element(double actual, double expected, const ScreenedOutput& output, ScreenedRow& row) {
-  const double limit = output.limit();
+/// Adds an element to a row. `expected` beyond `limit`, what the output can hold: see
+/// ScreenedOutput.
+void add_element(double actual, double expected, const ScreenedOutput& output, double limit,
+                 ScreenedRow& row) {
   if (std::abs(expected) > limit) {
     if (output.e4m3_scale > 0) {
       expected = std::copysign(limit, expected);
@@ -66,20 +70,27 @@ ScreenTable screen_by(const ReferenceOutput& expected, const ScreenedOutput& out
   const auto heads = static_cast<std::size_t>(expected.num_heads);
   const auto columns = static_cast<std::size_t>(expected.v_head_size);
   table.of.resize(expected.rows.size() * heads);
-  for (std::size_t i = 0; i < table.of.size(); ++i) {
+  const double limit = output.limit();
+  const Dtype dtype = output.output->dtype();
+  const auto fill = [&](std::size_t i, std::vector<float>& stored) {
     ScreenedRow& row = table.of[i];
     const auto token = static_cast<std::size_t>(expected.rows[i / heads]);
     const std::size_t first = (token * heads + i % heads) * columns;
+    load_floats(dtype, output.output->bytes() + first * dtype_size(dtype),
+                static_cast<std::int64_t>(columns), stored.data());
     for (std::size_t c = 0; c < columns; ++c) {
-      const double actual =
-          output.scale() * double{output.output->at(static_cast<std::int64_t>(first + c))};
-      add_element(actual, expected.output[i * columns + c], output, row);
+      add_element(output.scale() * double{stored[c]}, expected.output[i * columns + c], output,
+                  limit, row);
     }
     row.error = std::sqrt(row.error);
     row.expected = std::sqrt(row.expected);
     row.size = expected.row_size.empty() ? row.expected : expected.row_size[i];
     row.lse = expected.lse[i % heads * expected.rows.size() + i / heads];
-  }
+  };
+  for_each_chunk(std::ssize(table.of), 64, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> stored(columns);
+    for (std::int64_t i = begin; i < end; ++i) fill(static_cast<std::size_t>(i), stored);
+  });
   return table;
 }
 

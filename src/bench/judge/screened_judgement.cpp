@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/system/parallel.h"
 #include "metrics/compare.h"
 #include "metrics/row_rule.h"
 
@@ -62,6 +63,7 @@ struct Slack {
   double output = 0;
   double lse = 0;
 
+  Slack() = default;  // of a table in float64
   Slack(const ScreenTable& screened, const ScreenTable& reference) {
     constexpr double kFactor = 4;  // rows that only the screening has seen may be worse
     for_common_rows(screened, reference,
@@ -154,11 +156,11 @@ double lse_at(const PipelineOutput& output, std::int64_t head, std::int32_t row)
 /// Every suspicious token row that was not checked, the worst first.
 class Suspects {
  public:
-  Suspects(const ScreenedTrial& trial, const ScreenTable& table)
+  /// `reference`: the table of the checked rows.
+  Suspects(const ScreenedTrial& trial, const ScreenTable& table, const ScreenTable& reference)
       : trial_(trial),
         tokens_(trial.problem),
-        reference_(screen_by(*trial.checked.reference, output_of(trial))),
-        slack_(table.is_float64 ? Slack(reference_, reference_) : Slack(table, reference_)),
+        slack_(table.is_float64 ? Slack() : Slack(table, reference)),
         output_limits_(output_limits(trial, tokens_.batch()), *trial.checked.reference,
                        tokens_.batch(), slack_.output) {
     if (trial.output.lse) {
@@ -166,13 +168,25 @@ class Suspects {
                           tokens_.batch(), slack_.lse);
       lse_growth_ = lse_growth(trial);
     }
+    std::vector<Suspicion> unchecked;
+    unchecked.reserve(table.rows.size());
+    std::vector<std::size_t> places;  // of these in the table
+    places.reserve(table.rows.size());
     std::size_t request = 0;
     for (std::size_t i = 0; i < table.rows.size(); ++i) {
       const std::int32_t row = table.rows[i];
       while (row >= tokens_.query_start_loc[request + 1]) ++request;
-      if (place_of(reference_.rows, row)) continue;
-      const double excess = excess_of(table, i, request);
-      if (!(excess <= 1)) found_.push_back({row, request, excess});
+      if (place_of(reference.rows, row)) continue;
+      unchecked.push_back({row, request, 0});
+      places.push_back(i);
+    }
+    for_each_chunk(std::ssize(unchecked), 256, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+        unchecked[i].excess = excess_of(table, places[i], unchecked[i].request);
+      }
+    });
+    for (const Suspicion& suspicion : unchecked) {
+      if (!(suspicion.excess <= 1)) found_.push_back(suspicion);
     }
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Suspicion& a, const Suspicion& b) { return a.excess > b.excess; });
@@ -228,7 +242,6 @@ class Suspects {
 
   const ScreenedTrial& trial_;
   RowsOfBatch tokens_;
-  ScreenTable reference_;
   Slack slack_;
   RequestLimits output_limits_;
   std::optional<RequestLimits> lse_limits_;
@@ -315,10 +328,10 @@ void set_totals(const ScreenedTrial& trial, const ScreenTable& table, Judgement&
   judgement.lse_error->rms_rel = std::sqrt(judgement.lse_error->nmse);
 }
 
-void check_agreement(const ScreenedTrial& trial, const ScreenTable& table) {
+/// `reference`: the table of the checked rows.
+void check_agreement(const ScreenTable& table, const ScreenTable& reference) {
   if (!table.is_float64) return;
-  const std::string wrong =
-      screening_disagrees(table, screen_by(*trial.checked.reference, output_of(trial)));
+  const std::string wrong = screening_disagrees(table, reference);
   if (!wrong.empty())
     fail(ErrorKind::kInternal, "screening disagrees with the reference: {}", wrong);
 }
@@ -536,8 +549,9 @@ std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const Screen
   std::optional<Suspects> suspects;
   std::vector<std::int32_t> suspicious;
   if (table != nullptr) {
-    check_agreement(trial, *table);
-    suspicious = suspects.emplace(trial, *table).to_check();
+    const ScreenTable reference = screen_by(*trial.checked.reference, output_of(trial));
+    check_agreement(*table, reference);
+    suspicious = suspects.emplace(trial, *table, reference).to_check();
   }
   std::optional<Judgement> judged = suspicious.empty()
                                         ? judge_closely(trial, trial.checked)
@@ -551,9 +565,10 @@ std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const Screen
   if (table != nullptr) set_totals(trial, *table, judgement);
   set_err_ratio(trial, judgement);
   // Every row that either has seen.
-  std::set<std::int32_t> seen(trial.sample.rows.begin(), trial.sample.rows.end());
-  if (table != nullptr) seen.insert(table->rows.begin(), table->rows.end());
-  judgement.error.screened_rows = static_cast<std::int64_t>(seen.size());
+  std::vector<std::int32_t> seen = trial.sample.rows;
+  if (table != nullptr) seen.insert(seen.end(), table->rows.begin(), table->rows.end());
+  std::sort(seen.begin(), seen.end());
+  judgement.error.screened_rows = std::unique(seen.begin(), seen.end()) - seen.begin();
   return judgement;
 }
 

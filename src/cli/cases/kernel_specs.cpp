@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "bench/cases/case.h"
+#include "bench/cases/encoder_case.h"
 #include "bench/cases/single_request.h"
 #include "core/error.h"
+#include "inputs/cache/stored_kv.h"
 #include "ops/cuda/measure/screen.h"
 #include "ops/cuda/recording_ops.h"
+#include "ops/operation_table.h"
 
 namespace attnbench {
 namespace {
@@ -44,6 +47,33 @@ Plan record_until_refused(const Problem& problem, const Backend& backend,
   return plan;
 }
 
+/// What screening of the problem's outputs may be compiled for: the types of what is read, which is
+/// float32 where something is quantised, and whether rows fit into what is kept of them.
+std::vector<cuda::ScreenForm> screen_forms(const Problem& problem) {
+  const AttentionSpec& a = problem.attention;
+  const unsigned as_given = cuda::screen_element_bit(element_of(a.dtype));
+  constexpr unsigned kF32 = cuda::screen_element_bit(attn::Element::kF32);
+  const bool quantised = cache_is_quantised(problem) || is_fp8_encoder(problem);
+  std::set<unsigned> sets{as_given};
+  if (quantised) sets = {kF32, as_given | kF32};
+  if (a.type != AttentionType::kMla) {
+    const bool kept = cuda::screen_rows_bytes(problem.num_tokens() * a.num_heads, a.v_head_size) <=
+                      cuda::kMostKeptScreenBytes;
+    std::vector<cuda::ScreenForm> forms;
+    for (const unsigned set : sets) forms.push_back({set, kept});
+    return forms;
+  }
+  // Projected or expanded in float64, and as they are in the latent space of a quantised query.
+  std::vector<cuda::ScreenForm> forms;
+  for (const bool writes_rows : {false, true}) {
+    for (const unsigned set : sets) {
+      forms.push_back({set | cuda::screen_element_bit(attn::Element::kF64), writes_rows});
+      if (set == kF32) forms.push_back({set, writes_rows});
+    }
+  }
+  return forms;
+}
+
 }  // namespace
 
 std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
@@ -58,13 +88,19 @@ std::vector<KernelSpec> specs_of_screening(const Problem& problem) {
   if (a.type == AttentionType::kOp) return {};
   const bool is_mla = a.type == AttentionType::kMla;
   std::vector<KernelSpec> specs;
-  if (is_mla) specs = cuda::latent_screen_specs();
+  if (is_mla) {
+    specs = cuda::latent_screen_specs();
+  } else {
+    specs.push_back(cuda::screen_compare_rows_spec());
+  }
   std::set<int> widths{a.v_head_size};
   if (is_mla) widths.insert(problem.mla.kv_lora_rank);
   for (const int width : widths) {
     for (const int most_rows : {1, 64}) {  // decodes and prefills, whatever the batch has of them
-      for (KernelSpec& spec : cuda::screen_specs(most_rows, width)) {
-        specs.push_back(std::move(spec));
+      for (const cuda::ScreenForm& form : screen_forms(problem)) {
+        for (KernelSpec& spec : cuda::screen_specs(most_rows, width, form)) {
+          specs.push_back(std::move(spec));
+        }
       }
     }
   }

@@ -296,10 +296,14 @@ TEST_CASE("the screening kernels compile without spills") {
     std::vector<KernelSpec> specs;
     for (const int rows : {1, 64}) {
       for (const int columns : {64, 128}) {
-        const std::vector<KernelSpec> more = screen_specs(rows, columns);
-        specs.insert(specs.end(), more.begin(), more.end());
+        for (const bool writes_rows : {false, true}) {
+          const std::vector<KernelSpec> more =
+              screen_specs(rows, columns, {attn::kScreenOperandElements, writes_rows});
+          specs.insert(specs.end(), more.begin(), more.end());
+        }
       }
     }
+    specs.push_back(screen_compare_rows_spec());
     const std::vector<KernelSpec> latent = latent_screen_specs();
     specs.insert(specs.end(), latent.begin(), latent.end());
     return specs;

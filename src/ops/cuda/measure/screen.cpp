@@ -3,6 +3,7 @@
 #include "ops/cuda/measure/screen.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,15 @@ void add_record(const attn::ScreenRecord& part, attn::ScreenRecord& whole) {
   whole.spread_squares += part.spread_squares;
   whole.largest_error = std::max(whole.largest_error, part.largest_error);
   whole.misplaced += part.misplaced;
+}
+
+unsigned elements_of(const attn::ScreenParams& params) {
+  unsigned elements = 0;
+  for (const attn::ScreenOperand* const operand :
+       {&params.query, &params.key, &params.query_rope, &params.key_rope, &params.value}) {
+    if (operand->width > 0) elements |= screen_element_bit(operand->element);
+  }
+  return elements;
 }
 
 }  // namespace
@@ -49,6 +59,10 @@ ScreenBatch ScreenInputs::batch() const {
   return batch;
 }
 
+std::int64_t ScreenInputs::num_rows() const {
+  return static_cast<std::int64_t>(visible_begin.size()) * query->dim(1);
+}
+
 std::unique_ptr<Buffer> Screen::upload(const void* data, std::size_t size_bytes, const char* name) {
   // Why at least a byte: an empty batch still has parameters.
   std::unique_ptr<Buffer> buffer =
@@ -66,7 +80,7 @@ Buffer& Screen::upload_once(const Tensor& tensor, const char* name) {
 void Screen::drop_large_uploads() {
   // What is timed next may need the memory; half of the smallest device's that large cases run on.
   constexpr std::size_t kKeptBytes = std::size_t{16} << 30;
-  std::size_t bytes = 0;
+  std::size_t bytes = kept_.size_bytes();
   for (const auto& [data, buffer] : uploaded_) bytes += buffer->size_bytes();
   if (bytes > kKeptBytes) uploaded_.clear();
 }
@@ -109,30 +123,27 @@ void Screen::attend(const ScreenBatch& batch, attn::ScreenParams params, Work& w
   LaunchShape shape;
   shape.threads = attn::kScreenThreads;
   shape.grid_x = ceil_quotient(norms, attn::kScreenThreads);
-  launch(launcher_, plan.spec("screen_value_squares"), shape, params);
-  const auto launch_items = [&](const std::string& function,
+  launch(launcher_, plan.value_squares_spec(), shape, params);
+  const auto launch_items = [&](const KernelSpec& spec,
                                 const std::vector<attn::ScreenItem>& items) {
     if (items.empty()) return;
     params.items = work.upload(std::span<const attn::ScreenItem>(items), "items");
     shape.grid_x = static_cast<std::int64_t>(items.size());
     shape.shared_bytes = plan.shared_bytes();
-    launch(launcher_, plan.spec(function), shape, params);
+    launch(launcher_, spec, shape, params);
   };
-  launch_items("screen_attention", plan.items);
-  launch_items("screen_merge", plan.merges);
+  const ScreenForm form{elements_of(params), params.rows != nullptr};
+  launch_items(plan.attention_spec(form), plan.items);
+  launch_items(plan.merge_spec(form), plan.merges);
 }
 
-std::vector<attn::ScreenRecord> Screen::compare(const ScreenInputs& inputs,
-                                                const ScreenOutput& output) {
-  if (inputs.visible_begin.empty()) return {};
-  Work work(*this);
+attn::ScreenParams Screen::attention_params(const ScreenInputs& inputs, Work& work) {
   attn::ScreenParams params{};
   params.query = operand(*inputs.query, "query");
   params.query.row_stride = params.query.head_stride;  // rows count token * H + head
   params.key = operand(*inputs.key, "key");
   params.value = operand(*inputs.value, "value");
   if (!inputs.key_index.empty()) params.key_index = work.upload(inputs.key_index, "listed keys");
-  params.output = output_params(output, work);
   params.num_heads = static_cast<int>(inputs.query->dim(1));
   params.num_keys = inputs.key->dim(0);
   params.softmax_scale = inputs.softmax_scale;
@@ -144,15 +155,84 @@ std::vector<attn::ScreenRecord> Screen::compare(const ScreenInputs& inputs,
     params.alibi_slopes = work.upload(inputs.alibi_slopes, "slopes");
   }
   if (!inputs.sinks.empty()) params.sinks = work.upload(inputs.sinks, "sinks");
+  return params;
+}
+
+const KeptRows& Screen::rows_of(const ScreenInputs& inputs) {
+  ScreenKey key(inputs);
+  if (const KeptRows* const known = kept_.find(key)) return *known;
+  const ScreenBatch batch = inputs.batch();
+  const std::int64_t rows = inputs.num_rows();
+  kept_.make_room(screen_rows_bytes(rows, batch.v_head_size));
+  const auto allocate = [&](std::int64_t row_bytes, const char* name) {
+    return ops_.allocate(static_cast<std::size_t>(rows * row_bytes),
+                         std::string("screening: ") + name);
+  };
+  constexpr auto kDouble = static_cast<std::int64_t>(sizeof(double));
+  constexpr auto kRecord = static_cast<std::int64_t>(sizeof(attn::ScreenRecord));
+  KeptRows fresh{std::move(key), allocate(batch.v_head_size * kDouble, "rows"),
+                 allocate(num_screen_chunks(batch.v_head_size) * kRecord, "sizes of rows")};
+  Work work(*this);
+  attn::ScreenParams params = attention_params(inputs, work);
+  params.rows = fresh.rows->as<double>();
+  params.records = fresh.sizes->as<attn::ScreenRecord>();
+  attend(batch, params, work);
+  ops_.synchronize();  // before the work's memory goes
+  return kept_.add(std::move(fresh));
+}
+
+std::vector<attn::ScreenRecord> Screen::compare_rows(const ScreenInputs& inputs,
+                                                     const ScreenOutput& output) {
+  const KeptRows& kept = rows_of(inputs);
+  Work work(*this);
+  attn::ScreenRowsParams params{};
+  params.output = output_params(output, work);
+  params.rows = static_cast<const double*>(kept.rows->data());
+  params.sizes = static_cast<const attn::ScreenRecord*>(kept.sizes->data());
+  params.v_head_size = static_cast<int>(inputs.value->dim(2));
+  params.num_chunks = num_screen_chunks(params.v_head_size);
+  params.chunk_columns = screen_chunk_columns(params.v_head_size);
+  params.num_rows = inputs.num_rows();
+  const std::int64_t count = params.num_rows * params.num_chunks;
+  params.records = work.make<attn::ScreenRecord>(count, "records");
+  LaunchShape shape;
+  shape.threads = attn::kScreenThreads;
+  shape.grid_x = ceil_quotient(count, attn::kScreenThreads / attn::kScreenLanes);
+  launch(launcher_, screen_compare_rows_spec(), shape, params);
+  return join_chunks(work.download(params.records, count), params.num_chunks);
+}
+
+std::vector<attn::ScreenRecord> Screen::compare_where_made(const ScreenInputs& inputs,
+                                                           const ScreenOutput& output) {
+  Work work(*this);
+  attn::ScreenParams params = attention_params(inputs, work);
+  params.output = output_params(output, work);
   const ScreenBatch batch = inputs.batch();
   const int chunks = num_screen_chunks(batch.v_head_size);
-  const auto count =
-      static_cast<std::int64_t>(inputs.visible_begin.size()) * params.num_heads * chunks;
+  const std::int64_t count = inputs.num_rows() * chunks;
   params.records = work.make<attn::ScreenRecord>(count, "records");
   attend(batch, params, work);
-  std::vector<attn::ScreenRecord> records = work.download(params.records, count);
+  return join_chunks(work.download(params.records, count), chunks);
+}
+
+std::vector<attn::ScreenRecord> Screen::compare(const ScreenInputs& inputs,
+                                                const ScreenOutput& output) {
+  if (inputs.visible_begin.empty()) return {};
+  std::optional<std::vector<attn::ScreenRecord>> records;
+  if (kept_.has_room_for(screen_rows_bytes(inputs.num_rows(), inputs.value->dim(2)))) {
+    try {
+      records = compare_rows(inputs, output);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCapacity) throw;
+      kept_.limit(0);  // the device has too little memory beside this case
+    }
+  }
+  if (!records) {
+    kept_.clear();
+    records = compare_where_made(inputs, output);
+  }
   drop_large_uploads();
-  return join_chunks(std::move(records), chunks);
+  return *std::move(records);
 }
 
 }  // namespace attnbench::cuda

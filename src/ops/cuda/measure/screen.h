@@ -2,8 +2,9 @@
 // kernels/measure/screen.cuh, which shares nothing with the kernels that are judged.
 //
 // It is given what the judge holds, host tensors, and never a buffer of the backend. Inputs are
-// uploaded once and kept while they are small beside the device, outputs for each comparison. Which
-// keys a row sees is worked out by the caller. Latent attention takes one of two ways: rows that
+// uploaded once and kept while they are small beside the device, outputs for each comparison; rows
+// that were computed are kept as well, for the next output of the same attention. Which keys a row
+// sees is worked out by the caller. Latent attention takes one of two ways: rows that
 // share few keys attend to the latents, and are projected before they are compared; for the others
 // keys and values are expanded, some heads at a time.
 #pragma once
@@ -19,6 +20,7 @@
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/measure/screen_latent.h"
 #include "ops/cuda/measure/screen_plan.h"
+#include "ops/cuda/measure/screen_rows.h"
 #include "ops/ops.h"
 
 namespace attnbench::cuda {
@@ -43,6 +45,7 @@ struct ScreenInputs {
   std::span<const float> sinks;         // [H] or empty
 
   ScreenBatch batch() const;
+  std::int64_t num_rows() const;  // of tokens and heads
 };
 
 /// How a stored output reads: value = scale * element, and what happens beyond its largest value.
@@ -71,10 +74,22 @@ class Screen {
 
   /// Keys and values of at most this many bytes are expanded at a time.
   void limit_expanded(std::size_t bytes) { most_expanded_bytes_ = bytes; }
+  /// Rows of at most this many bytes are kept, those of no compare() so far.
+  void limit_kept(std::size_t bytes) { kept_.limit(bytes); }
 
  private:
   class Work;
-  /// Launches what `params` says for all rows of the batch.
+  /// The rows of a batch that is not empty: those that are kept, or fresh ones that are from now
+  /// on.
+  const KeptRows& rows_of(const ScreenInputs& inputs);
+  std::vector<attn::ScreenRecord> compare_rows(const ScreenInputs& inputs,
+                                               const ScreenOutput& output);
+  std::vector<attn::ScreenRecord> compare_where_made(const ScreenInputs& inputs,
+                                                     const ScreenOutput& output);
+  /// All but the output, and what is to be done with rows.
+  attn::ScreenParams attention_params(const ScreenInputs& inputs, Work& work);
+  /// Launches what `params` says for all rows of the batch, which it writes where params.rows is
+  /// set.
   void attend(const ScreenBatch& batch, attn::ScreenParams params, Work& work);
   attn::ScreenParams latent_params(const LatentScreenInputs& inputs, Work& work);
   /// Sets `query`, and where it was quantised `query_rope`, to those of attention to latents.
@@ -91,6 +106,7 @@ class Screen {
   Ops& ops_;
   Launcher& launcher_;
   std::map<const void*, std::unique_ptr<Buffer>> uploaded_;  // by the tensor's bytes
+  KeptRowsList kept_{kMostKeptScreenBytes};
   std::size_t most_expanded_bytes_ = std::size_t{4} << 30;
 };
 

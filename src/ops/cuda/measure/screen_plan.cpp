@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "core/numbers/dtype.h"
 #include "ops/cuda/vector_choice.h"
+#include "ops/operation_table.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -69,6 +71,21 @@ ScreenPlan plan_of_tiles(std::int64_t most_rows, std::int64_t v_head_size) {
   return plan;
 }
 
+std::string tile_name(const ScreenPlan& plan) {
+  return std::to_string(plan.tile_rows()) + "x" + std::to_string(plan.tile_columns());
+}
+
+/// Of each type of a set: " bf16 f64".
+std::string names_of(unsigned elements) {
+  std::string names;
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64}) {
+    if ((elements & screen_element_bit(element_of(dtype))) == 0) continue;
+    names += ' ';
+    names += dtype_name(dtype);
+  }
+  return names;
+}
+
 }  // namespace
 
 /// sizeof(attn::ScreenMemory<Config>), which only the device file knows; a test compares the two.
@@ -81,14 +98,34 @@ int ScreenPlan::shared_bytes() const {
   return doubles * static_cast<int>(sizeof(double));
 }
 
-KernelSpec ScreenPlan::spec(const std::string& function) const {
+KernelSpec ScreenPlan::value_squares_spec() const {
   KernelSpec spec;
   spec.source = "measure/screen.cuh";
-  spec.function = "attn::" + function;
+  spec.function = "attn::screen_value_squares";
+  spec.constants = {{"int kColumnsPerThread", std::to_string(columns_per_thread)},
+                    {"unsigned kElements", std::to_string(attn::kScreenOperandElements)}};
+  spec.name = "screen value squares " + std::to_string(tile_columns());
+  return spec;
+}
+
+KernelSpec ScreenPlan::merge_spec(const ScreenForm& form) const {
+  KernelSpec spec;
+  spec.source = "measure/screen.cuh";
+  spec.function = "attn::screen_merge";
   spec.constants = {{"int kRowsPerThread", std::to_string(rows_per_thread)},
-                    {"int kColumnsPerThread", std::to_string(columns_per_thread)}};
-  spec.name = function + " " + std::to_string(tile_rows()) + "x" + std::to_string(tile_columns());
-  std::replace(spec.name.begin(), spec.name.end(), '_', ' ');
+                    {"int kColumnsPerThread", std::to_string(columns_per_thread)},
+                    {"bool kWritesRows", form.writes_rows ? "true" : "false"}};
+  spec.name = "screen merge " + tile_name(*this);
+  if (!form.writes_rows) spec.name += " compared";
+  return spec;
+}
+
+KernelSpec ScreenPlan::attention_spec(const ScreenForm& form) const {
+  KernelSpec spec = merge_spec(form);
+  spec.function = "attn::screen_attention";
+  spec.constants.emplace_back("unsigned kElements", std::to_string(form.elements));
+  spec.name = "screen attention " + tile_name(*this) + names_of(form.elements);
+  if (!form.writes_rows) spec.name += " compared";
   return spec;
 }
 
@@ -125,12 +162,31 @@ ScreenPlan plan_screen(const ScreenBatch& batch, int num_sms) {
   return plan;
 }
 
+int screen_chunk_columns(std::int64_t v_head_size) {
+  return plan_of_tiles(1, v_head_size).tile_columns();
+}
+
 int num_screen_chunks(std::int64_t v_head_size) { return plan_of_tiles(1, v_head_size).num_chunks; }
 
-std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size) {
+std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size,
+                                     const ScreenForm& form) {
   const ScreenPlan plan = plan_of_tiles(most_rows, v_head_size);
-  return {plan.spec("screen_value_squares"), plan.spec("screen_attention"),
-          plan.spec("screen_merge")};
+  return {plan.value_squares_spec(), plan.attention_spec(form), plan.merge_spec(form)};
+}
+
+KernelSpec screen_compare_rows_spec() {
+  KernelSpec spec;
+  spec.source = "measure/screen_rows.cuh";
+  spec.function = "attn::screen_compare_rows";
+  spec.name = "screen compare rows";
+  return spec;
+}
+
+std::size_t screen_rows_bytes(std::int64_t rows, std::int64_t v_head_size) {
+  const std::int64_t bytes =
+      v_head_size * static_cast<std::int64_t>(sizeof(double)) +
+      num_screen_chunks(v_head_size) * static_cast<std::int64_t>(sizeof(attn::ScreenRecord));
+  return static_cast<std::size_t>(rows * bytes);
 }
 
 }  // namespace attnbench::cuda

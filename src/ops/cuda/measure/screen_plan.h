@@ -2,6 +2,7 @@
 // without a device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,6 +26,17 @@ struct ScreenBatch {
   int v_head_size = 0;
 };
 
+/// Of sets of types.
+constexpr unsigned screen_element_bit(attn::Element element) {
+  return 1u << static_cast<unsigned>(element);
+}
+
+/// What a kernel of screening is compiled for, beside its tiles.
+struct ScreenForm {
+  unsigned elements = 0;    // the set of types of query, key and value
+  bool writes_rows = true;  // or compares them where they are made
+};
+
 struct ScreenPlan {
   int rows_per_thread = 4;               // of 16 rows
   int columns_per_thread = 8;            // of 16 columns of V
@@ -37,18 +49,30 @@ struct ScreenPlan {
   int tile_columns() const { return 16 * columns_per_thread; }
   /// Of a CTA.
   int shared_bytes() const;
-  /// The kernel `function` of measure/screen.cuh with these tiles.
-  KernelSpec spec(const std::string& function) const;
+  /// The kernels of measure/screen.cuh with these tiles.
+  KernelSpec value_squares_spec() const;
+  KernelSpec attention_spec(const ScreenForm& form) const;
+  KernelSpec merge_spec(const ScreenForm& form) const;
 };
 
 /// Few rows take small tiles; keys are split where there would be fewer than some tiles for each of
 /// `num_sms`.
 ScreenPlan plan_screen(const ScreenBatch& batch, int num_sms);
 
-/// How many chunks the columns of V are divided into.
+/// The columns of V that a CTA has, and how many such chunks of them there are.
+int screen_chunk_columns(std::int64_t v_head_size);
 int num_screen_chunks(std::int64_t v_head_size);
 
 /// The kernels of tiles for requests of at most `most_rows` rows that share a KV head.
-std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size);
+std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size,
+                                     const ScreenForm& form);
+
+/// The kernel that compares rows which were written.
+KernelSpec screen_compare_rows_spec();
+
+/// How much memory the rows of an output may take that are written for later comparisons.
+inline constexpr std::size_t kMostKeptScreenBytes = std::size_t{4} << 30;
+/// What they take.
+std::size_t screen_rows_bytes(std::int64_t rows, std::int64_t v_head_size);
 
 }  // namespace attnbench::cuda
