@@ -6,6 +6,7 @@
 
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
+#include "jit/kernel_spec.h"
 #include "jit/kernel_store.h"
 
 namespace attnbench {
@@ -34,6 +35,8 @@ CudaCeilings best_of(const CudaCeilings& a, const CudaCeilings& b);
 /// cuBLASLt after a warm-up, medians of products with a rest before each, at the clock of a device
 /// that is not held back by its power limit. Errors: kCuda, kCapacity.
 CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels);
+/// The kernels that this takes, to be compiled ahead.
+std::vector<KernelSpec> ceiling_specs();
 
 /// A device and, once measured, its ceilings.
 struct CudaDevice {
