@@ -12,9 +12,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "bench/loop/fake_backend.h"
+#include "cli/environment.h"
+#include "cli/exit_code.h"
+#include "cli/session/run_session.h"
 #include "jit/fake_compiler_testing.h"
 #include "jit/kernel_folder.h"
 #include "jit/nvrtc_compiler.h"
@@ -250,8 +254,7 @@ TEST_CASE("a kernel that does not compile costs the others nothing") {
 TEST_CASE("a compiler that crashes takes its process along and nothing else") {
   const Scratch scratch;
   const Run run;
-  CompileAhead ahead(run.plan,
-                     [&] { return fake_store(scratch.root, [] { raise(SIGKILL); }); });
+  CompileAhead ahead(run.plan, [&] { return fake_store(scratch.root, [] { raise(SIGKILL); }); });
   wait_until([&] { return has_ended(ahead.pid()); });
   CHECK(ahead.summary() ==
         "0 kernels were compiled ahead, up to 2 at a time; the process that did so ended: signal 9 "
@@ -355,6 +358,33 @@ TEST_CASE("the process ends with the run") {
     pid = ahead.pid();
   }
   CHECK(::kill(pid, 0) != 0);
+}
+
+TEST_CASE("a run has it, and says with -v what came of it") {
+  if (!find_nvrtc().compiler) {
+    MESSAGE("NVRTC not found");
+    return;
+  }
+  const Scratch scratch;
+  Run run;
+  run.plan.jobs.resize(1);
+  RunArguments arguments;
+  arguments.options.cache_dir = scratch.root;
+  // Where the cases run is another matter.
+  BenchOptions bench;
+  bench.timing = false;
+  SUBCASE("in this process") {}
+  SUBCASE("in a child") { bench.isolate = true; }
+  for (const bool verbose : {true, false}) {
+    arguments.options.console.verbose = verbose;
+    std::ostringstream out, err;
+    const Console console{out, err, false, false, {"attnbench", "run"}};
+    const OutputPlan plan = plan_outputs({});
+    CHECK(run_session(arguments, {}, plan, describe_run(console.command), console, run.plan.jobs,
+                      bench, run.plan) == kExitPassed);
+    const bool says = err.str().find("compiled ahead, up to 2 at a time") != std::string::npos;
+    CHECK(says == verbose);
+  }
 }
 
 TEST_CASE("it is started for the jobs that are left, on a CUDA device that can be used") {
