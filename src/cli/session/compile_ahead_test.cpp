@@ -109,7 +109,12 @@ void wait_until(const Condition& condition) {
   while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
-bool has_ended(pid_t pid) { return state_of(pid) == 'Z' || state_of(pid) == '?'; }
+/// A child, with all of its threads. Its status is left to whoever has it.
+bool has_ended(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
+}
 bool is_stopped(pid_t pid) { return state_of(pid) == 'T'; }
 
 class Silent final : public BenchObserver {
@@ -321,8 +326,8 @@ void check_no_orphan(bool paused) {
   const pid_t owner = fork();
   if (owner == 0) {
     CompileAhead ahead(run.plan, [&] { return fake_store(scratch.root, sleep_for_ever); });
+    wait_until([&] { return fs::exists(scratch.root) && !fs::is_empty(scratch.root); });
     if (paused) {
-      wait_until([&] { return fs::exists(scratch.root) && !fs::is_empty(scratch.root); });
       ahead.pause();
       wait_until([&] { return is_stopped(ahead.pid()); });
     }
@@ -385,6 +390,59 @@ TEST_CASE("a run has it, and says with -v what came of it") {
     const bool says = err.str().find("compiled ahead, up to 2 at a time") != std::string::npos;
     CHECK(says == verbose);
   }
+}
+
+namespace {
+
+/// Whether a process that this one started has been stopped.
+bool has_stopped_child() {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const std::size_t end = text.rfind(") ");
+    if (end == std::string::npos) continue;
+    std::istringstream fields(text.substr(end + 2));
+    char state = 0;
+    pid_t parent = 0;
+    if (fields >> state >> parent && parent == getpid() && state == 'T') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("the process of a run is stopped while the run takes samples, and at no other time") {
+  if (!find_nvrtc().compiler) {
+    MESSAGE("NVRTC not found");
+    return;
+  }
+  const Scratch scratch;
+  Run run;
+  // Kernels for longer than the run takes.
+  for (Job& job : run.plan.jobs) job.id = "job";
+  const Problem problem = small_problem();
+  FakeBackend backend;
+  int stopped_before = 0, stopped_in_samples = 0;
+  constexpr int kChecked = 2;  // runs before the first sample
+  backend.fault = [&](PipelineOutput&, int number) {
+    (number < kChecked ? stopped_before : stopped_in_samples) += has_stopped_child() ? 1 : 0;
+  };
+  Job job = run.plan.jobs.front();
+  job.problem = &problem;
+  job.backend = &backend;
+  RunArguments arguments;
+  arguments.options.cache_dir = scratch.root;
+  arguments.options.console.quiet = true;
+  std::ostringstream out, err;
+  const Console console{out, err, false, false, {"attnbench", "run"}};
+  const OutputPlan outputs = plan_outputs({});
+  run_session(arguments, {}, outputs, describe_run(console.command), console, {job}, {}, run.plan);
+  CHECK(backend.runs > kChecked);
+  CHECK(stopped_before == 0);
+  CHECK(stopped_in_samples > 0);
 }
 
 TEST_CASE("it is started for the jobs that are left, on a CUDA device that can be used") {
