@@ -43,6 +43,8 @@ void KernelClaim::ask() {
   std::error_code ignored;
   made_folder_ |= std::filesystem::create_directories(path_.parent_path(), ignored);
   file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  // Another user's can still be locked.
+  if (file_ < 0) file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file_ < 0) return;
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) state_ = State::kBusy;
