@@ -1,5 +1,6 @@
 // Compiled kernels on disk: <root>/<key>/ holds the program, its device files, the cubin and what
-// the compiler said about it. Processes share it without locks.
+// the compiler said about it. Processes share it without locks; claims (kernel_claim.h) only keep
+// them from compiling the same kernel at the same time.
 //
 // An entry is written to a folder of another name, which then takes the key, so that readers see
 // all of it or nothing; two processes that compile the same kernel write the same bytes and either

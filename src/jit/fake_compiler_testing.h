@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ class FakeCompiler final : public Compiler {
   }
   CompiledKernel compile(const CompileJob& job) const override {
     ++compilations_;
+    if (on_compile) on_compile();
     if (job.program.find("broken") != std::string::npos) {
       fail(ErrorKind::kCuda, "kernel '{}' does not compile", job.name);
     }
@@ -40,6 +42,7 @@ class FakeCompiler final : public Compiler {
 
   std::string version_text = "fake 1.0";
   std::vector<std::string> more_options;
+  std::function<void()> on_compile;  // while a kernel is being compiled
 
  private:
   std::atomic<int>& compilations_;

@@ -1,4 +1,5 @@
-// Spec -> machine code: from memory, from the disk cache, or compiled.
+// Spec -> machine code: from memory, from the disk cache, or compiled. What is being compiled by
+// another process, for the same cache, is waited for.
 #pragma once
 
 #include <map>
@@ -18,6 +19,14 @@ struct StoredKernel {
   bool was_compiled;       // now, not taken from the cache
 };
 
+/// What became of a kernel that was to be compiled ahead of its use.
+enum class CompiledAhead {
+  kCompiled,  // now
+  kCached,    // it was there
+  kBusy,      // somebody else is compiling it
+  kNotKept,   // there is nowhere to keep it: nothing can be compiled ahead
+};
+
 class KernelStore {
  public:
   /// `files` must outlive the store.
@@ -27,11 +36,18 @@ class KernelStore {
   /// with the kernel's name and the compiler's log.
   const StoredKernel& get(const KernelSpec& spec, const std::string& arch);
 
+  /// Sees to it that the disk cache has the kernel; this store does not keep it. May be called from
+  /// several threads. Errors as those of get().
+  CompiledAhead compile_ahead(const KernelSpec& spec, const std::string& arch);
+
   /// Why compiled kernels are not kept on disk; empty when they are.
   std::string cache_problem() const;
 
  private:
+  CompileJob job_of(const KernelSpec& spec, const std::string& arch) const;
   StoredKernel find_or_compile(const KernelSpec& spec, const std::string& arch);
+  std::string compile_and_store(const std::string& key, const CompileJob& job,
+                                CompiledKernel& kernel);
 
   std::unique_ptr<Compiler> compiler_;
   DiskCache cache_;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <iterator>
+#include <thread>
 
 #include "core/sha256.h"
 #include "jit/fake_compiler_testing.h"
@@ -47,9 +49,19 @@ struct Scratch {
 /// A process of its own, as far as the memory cache goes.
 struct Process {
   std::atomic<int> compilations{0};
+  std::function<void()> on_compile;
   KernelStore store;
   explicit Process(const Scratch& scratch, const KernelFiles& files = kFiles)
-      : store(std::make_unique<FakeCompiler>(compilations), DiskCache(scratch.root), files) {}
+      : store(compiler(), DiskCache(scratch.root), files) {}
+
+ private:
+  std::unique_ptr<FakeCompiler> compiler() {
+    auto made = std::make_unique<FakeCompiler>(compilations);
+    made->on_compile = [this] {
+      if (on_compile) on_compile();
+    };
+    return made;
+  }
 };
 
 bool equal(const CompiledKernel& a, const CompiledKernel& b) {
@@ -224,6 +236,62 @@ TEST_CASE("a kernel that does not compile is an error and leaves nothing in the 
   broken.constants = {{"int kBroken", "broken"}};
   CHECK_THROWS_AS(process.store.get(broken, "sm_90a"), Error);
   CHECK_FALSE(fs::exists(scratch.root));
+}
+
+TEST_CASE("a kernel that another process is compiling is waited for") {
+  const Scratch scratch;
+  Process first(scratch), second(scratch);
+  std::promise<void> begun, go_on;
+  first.on_compile = [&] {
+    begun.set_value();
+    go_on.get_future().wait();
+  };
+  std::thread compiling([&] { first.store.get(copy_spec(), "sm_90a"); });
+  begun.get_future().wait();
+  std::future<bool> compiled = std::async(
+      std::launch::async, [&] { return second.store.get(copy_spec(), "sm_90a").was_compiled; });
+  // One that did not wait would be done at once.
+  CHECK(compiled.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout);
+  go_on.set_value();
+  CHECK_FALSE(compiled.get());
+  CHECK(second.compilations == 0);
+  compiling.join();
+  scratch.entry();  // no claim is left
+}
+
+TEST_CASE("what is compiled ahead is in the cache, once") {
+  const Scratch scratch;
+  Process ahead(scratch);
+  CHECK(ahead.store.compile_ahead(copy_spec(), "sm_90a") == CompiledAhead::kCompiled);
+  CHECK(ahead.store.compile_ahead(copy_spec(), "sm_90a") == CompiledAhead::kCached);
+  CHECK(ahead.compilations == 1);
+  Process user(scratch);
+  CHECK_FALSE(user.store.get(copy_spec(), "sm_90a").was_compiled);
+  CHECK(user.store.compile_ahead(copy_spec(), "sm_80") == CompiledAhead::kCompiled);
+}
+
+TEST_CASE("nothing is compiled ahead that another is compiling, or that cannot be kept") {
+  const Scratch scratch;
+  Process first(scratch), second(scratch);
+  first.on_compile = [&] {
+    CHECK(second.store.compile_ahead(copy_spec(), "sm_90a") == CompiledAhead::kBusy);
+  };
+  first.store.get(copy_spec(), "sm_90a");
+  CHECK(second.compilations == 0);
+  fs::remove_all(scratch.root);
+  std::ofstream(scratch.root) << "a file where the folder should be";
+  CHECK(second.store.compile_ahead(copy_spec(), "sm_90a") == CompiledAhead::kNotKept);
+  CHECK(second.compilations == 0);
+}
+
+TEST_CASE("a kernel that does not compile ahead is an error, and can be tried again") {
+  const Scratch scratch;
+  Process process(scratch);
+  KernelSpec broken = copy_spec();
+  broken.constants = {{"int kBroken", "broken"}};
+  CHECK_THROWS_AS(process.store.compile_ahead(broken, "sm_90a"), Error);
+  CHECK_THROWS_AS(process.store.get(broken, "sm_90a"), Error);
+  CHECK(process.compilations == 2);
 }
 
 }  // namespace attnbench

@@ -99,6 +99,16 @@ std::vector<unsigned char> random_elements(Dtype dtype) {
   return bytes;
 }
 
+KernelSpec read_spec(bool streaming) {
+  return {"measure/read.cuh",
+          "attn::read_memory",
+          {{"int kThreads", std::to_string(kReadThreads)},
+           {"int kUnroll", std::to_string(kReadUnroll)},
+           {"bool kStreaming", streaming ? "true" : "false"}},
+          0,
+          streaming ? "streaming read" : "read"};
+}
+
 class CeilingRun {
  public:
   CeilingRun(Runtime& runtime, const Stream& stream, KernelStore& kernels)
@@ -143,13 +153,7 @@ class CeilingRun {
   }
 
   double read_us(const Memory& source, const Memory& sink, bool streaming) {
-    const KernelSpec spec{"measure/read.cuh",
-                          "attn::read_memory",
-                          {{"int kThreads", std::to_string(kReadThreads)},
-                           {"int kUnroll", std::to_string(kReadUnroll)},
-                           {"bool kStreaming", streaming ? "true" : "false"}},
-                          false,
-                          streaming ? "streaming read" : "read"};
+    const KernelSpec spec = read_spec(streaming);
     const StoredKernel& stored = kernels_.get(spec, arch_of_sm(runtime_.device().sm));
     const LibraryHandle library = runtime_.load_library(stored.compiled.cubin);
     const KernelHandle kernel = runtime_.find_kernel(library, stored.compiled.lowered_name);
@@ -241,6 +245,8 @@ CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, Kerne
                                    const WantedCeilings& wanted) {
   return CeilingRun(runtime, stream, kernels).run(wanted);
 }
+
+std::vector<KernelSpec> ceiling_specs() { return {read_spec(false), read_spec(true)}; }
 
 std::vector<CudaDevice> list_cuda_devices(std::string& missing) {
   const DeviceList list = list_devices();

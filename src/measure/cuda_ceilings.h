@@ -8,6 +8,7 @@
 #include "gpu/cublas_lt.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
+#include "jit/kernel_spec.h"
 #include "jit/kernel_store.h"
 
 namespace attnbench {
@@ -44,6 +45,8 @@ struct WantedCeilings {
 /// that is not held back by its power limit. Errors: kCuda, kCapacity.
 CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels,
                                    const WantedCeilings& wanted = {});
+/// The kernels that this takes, to be compiled ahead.
+std::vector<KernelSpec> ceiling_specs();
 
 /// A device and, once measured, its ceilings.
 struct CudaDevice {

@@ -1,9 +1,17 @@
 """attnbench compile and --device on a machine that need not have a GPU."""
 
+import concurrent.futures
 import shutil
 import unittest
 
 from tool import ROOT, TINY, ToolTest, strict_json
+
+# Its kernels take a twentieth of a second each.
+MERGE = """schema: 1
+name: merge
+attention: {type: op, num_heads: 4, head_size: 64, dtype: bfloat16}
+op: {name: merge, tokens: 8}
+"""
 
 
 class Compile(ToolTest):
@@ -65,6 +73,49 @@ class Compile(ToolTest):
         self.assertIn("a fault of mine", outcome.err)
         missing = self.expect(2, *compile_it, ATTNBENCH_KERNEL_DIR=str(self.dir / "none"))
         self.assertIn("none: ATTNBENCH_KERNEL_DIR names no folder of device files", missing.err)
+
+    def test_kernels_that_check_and_measure_are_listed_where_a_case_can_run(self):
+        self.write("tiny.yaml", TINY)
+        self.write("nvfp4.yaml", TINY + "output_quant: {type: nvfp4}\n")
+        listed = self.expect(0, "compile", "tiny.yaml", "--list", "--arch", "sm_90a").out.splitlines()
+        for name in ("guard zones", "clock", "digest of a sample", "read"):
+            self.assertEqual(listed.count(name), 1, name)
+        refused = self.expect(3, "compile", "nvfp4.yaml", "--list", "--arch", "sm_80")
+        self.assertEqual(refused.out, "sm_80: 0 kernels\n")
+
+    def compiled(self, *arguments):
+        outcome = self.tool("compile", *arguments)
+        if "NVRTC not found" in outcome.err:
+            self.skipTest("no NVRTC")
+        self.assertEqual(outcome.code, 0, outcome.err)
+        return [line.split()[-1] for line in outcome.out.splitlines()[2:]]
+
+    def test_two_that_share_a_folder_do_not_compile_a_kernel_twice(self):
+        self.write("merge.yaml", MERGE)
+        arguments = ("merge.yaml", "--arch", "sm_80", "--cache-dir", "cache")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            both = list(pool.map(lambda jobs: self.compiled(*arguments, "--compile-jobs", jobs), ("1", "2")))
+        for kernel in zip(*both):
+            self.assertEqual(sorted(kernel), ["cached", "compiled"])
+        self.assertEqual(len(list((self.dir / "cache").iterdir())), len(both[0]))  # and no claim
+
+    def test_a_folder_left_by_a_compilation_that_was_killed_is_filled(self):
+        self.write("merge.yaml", MERGE)
+        arguments = ("merge.yaml", "--arch", "sm_80", "--cache-dir", "cache")
+        self.compiled(*arguments)
+        entries = sorted((self.dir / "cache").iterdir())
+        for entry in entries:
+            shutil.rmtree(entry)
+            (self.dir / "cache" / f".claim-{entry.name}").write_text("1")  # of a process that is gone
+        self.assertEqual(set(self.compiled(*arguments)), {"compiled"})
+        self.assertEqual(sorted((self.dir / "cache").iterdir()), entries)
+
+    def test_a_number_of_kernels_at_a_time_is_checked(self):
+        self.write("tiny.yaml", TINY)
+        for wrong in ("0", "-1", "many"):
+            self.assertIn("--compile-jobs", self.expect(2, "compile", "tiny.yaml", "--compile-jobs", wrong).err)
+        self.expect(2, "run", "tiny.yaml", "--compile-jobs", "-1")
+        self.expect(0, "run", "tiny.yaml", "--device", "cpu", "--compile-jobs", "0", "--no-timing")
 
     def test_a_device_number_that_is_not_there_is_named(self):
         self.write("tiny.yaml", TINY)

@@ -50,6 +50,20 @@ class Gpu(ToolTest):
                                *arguments, code=code)  # fmt: skip
         return {tuple(id.split("/")[1:]): result for id, result in results.items()}
 
+    def test_kernels_are_compiled_ahead_and_make_no_difference(self):
+        self.write("tiny.yaml", CASES)
+        statuses = []
+        for jobs in ("2", "0"):
+            outcome = self.expect(0, "run", "tiny.yaml", "--device", "cuda", "--cache-dir", "cache" + jobs,
+                                  "--compile-jobs", jobs, "--no-timing", "-v", "--json", "-")  # fmt: skip
+            said = re.search(r"(\d+) kernels? (?:was|were) compiled ahead, up to 2 at a time", outcome.err)
+            self.assertEqual(said is not None, jobs == "2", outcome.err)
+            if said:
+                self.assertGreater(int(said[1]), 0)
+            statuses.append([(result["id"], result["status"], result["kernels"])
+                             for result in strict_json(outcome.out)["results"]])  # fmt: skip
+        self.assertEqual(*statuses)
+
     def check_named(self, result, *parts):
         """An error whose only reason has all the parts, with the problem and how to repeat it."""
         self.assertEqual(result["status"], "error", result["reasons"])

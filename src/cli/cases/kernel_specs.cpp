@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <set>
 #include <utility>
 
@@ -10,8 +12,12 @@
 #include "bench/cases/single_request.h"
 #include "core/error.h"
 #include "inputs/cache/stored_kv.h"
+#include "measure/cuda_ceilings.h"
+#include "measure/sample_clock.h"
 #include "ops/cuda/measure/screen.h"
 #include "ops/cuda/recording_ops.h"
+#include "ops/cuda/sample/sample_kernels.h"
+#include "ops/cuda/zone_scan.h"
 #include "ops/operation_table.h"
 
 namespace attnbench {
@@ -74,6 +80,13 @@ std::vector<cuda::ScreenForm> screen_forms(const Problem& problem) {
   return forms;
 }
 
+/// Rows of a request that share a KV head; the latents of MLA are one.
+std::int64_t most_rows_of_head(const Problem& problem) {
+  const AttentionSpec& a = problem.attention;
+  const int kv_heads = a.type == AttentionType::kMla ? 1 : std::max(1, a.num_kv_heads);
+  return std::int64_t{problem.max_query_len()} * a.num_heads / kv_heads;
+}
+
 }  // namespace
 
 std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
@@ -96,7 +109,9 @@ std::vector<KernelSpec> specs_of_screening(const Problem& problem) {
   std::set<int> widths{a.v_head_size};
   if (is_mla) widths.insert(problem.mla.kv_lora_rank);
   for (const int width : widths) {
-    for (const int most_rows : {1, 64}) {  // decodes and prefills, whatever the batch has of them
+    // Decodes and prefills, whatever the batch has of them.
+    const bool has_many = most_rows_of_head(problem) > 16;
+    for (const int most_rows : {has_many ? 64 : 1, has_many ? 1 : 64}) {
       for (const cuda::ScreenForm& form : screen_forms(problem)) {
         for (KernelSpec& spec : cuda::screen_specs(most_rows, width, form)) {
           specs.push_back(std::move(spec));
@@ -105,6 +120,22 @@ std::vector<KernelSpec> specs_of_screening(const Problem& problem) {
     }
   }
   return specs;
+}
+
+std::vector<KernelSpec> specs_of_runs(bool times) {
+  std::vector<KernelSpec> specs{cuda::zone_scan_spec()};
+  if (!times) return specs;
+  specs.push_back(clock_spec());
+  for (const auto& more : {cuda::sample_specs(), ceiling_specs()}) {
+    specs.insert(specs.end(), more.begin(), more.end());
+  }
+  return specs;
+}
+
+void NewKernels::add(const std::vector<KernelSpec>& specs) {
+  for (const KernelSpec& spec : specs) {
+    if (known_.insert(entry_expression(spec) + program_text(spec)).second) take_(spec);
+  }
 }
 
 std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,

@@ -6,7 +6,10 @@
 // predicts kernels by rules of its own, which could drift.
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -27,8 +30,25 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
 std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
                                                const cuda::Target& target);
 
-/// The kernels that screen the outputs of such a problem on a device; none where the CPU does.
+/// The kernels that screen the outputs of such a problem on a device, those of its longest requests
+/// first; none where the CPU does.
 std::vector<KernelSpec> specs_of_screening(const Problem& problem);
+
+/// The kernels of any run on a device that no case asks for: what looks for writes outside of
+/// buffers and, where it `times`, what is launched around samples and for ceilings.
+std::vector<KernelSpec> specs_of_runs(bool times);
+
+/// Hands on each kernel once, whatever its name, of many lists that share some.
+class NewKernels {
+ public:
+  using Take = std::function<void(const KernelSpec& spec)>;
+  explicit NewKernels(Take take) : take_(std::move(take)) {}
+  void add(const std::vector<KernelSpec>& specs);
+
+ private:
+  Take take_;
+  std::set<std::string> known_;  // programs and entries
+};
 
 /// How every attention operation of the case chooses its kernel, each different choice once, in the
 /// order of launches. Nothing after an operation that no kernel does, or the forced one does not.

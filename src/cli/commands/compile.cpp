@@ -1,12 +1,13 @@
 // attnbench compile: the kernels of scenarios into the cache, without a GPU.
 //
 // For each architecture the pairs are planned as `run` would plan them, every kernel is compiled
-// once and stored in the folder that `run` reads, and a table tells registers, shared memory and
-// spills. Used to fill caches of machines without a compiler, and by tests to keep kernels from
-// spilling.
+// once, while further pairs are planned, and stored in the folder that `run` reads, and a table
+// tells registers, shared memory and spills. Used to fill caches of machines without a compiler,
+// and by tests to keep kernels from spilling.
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <memory>
-#include <set>
 
 #include "cli/cases/device.h"
 #include "cli/cases/kernel_specs.h"
@@ -18,6 +19,7 @@
 #include "cli/exit_code.h"
 #include "core/error.h"
 #include "core/system/parallel.h"
+#include "core/system/work_queue.h"
 #include "jit/kernel_spec.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
@@ -31,6 +33,7 @@ struct CompileArguments {
   ConsoleOptions console;
   std::vector<std::string> archs;
   std::string cache_dir;
+  std::optional<int> compile_jobs;
   bool list = false;
   bool fail_on_spills = false;
 };
@@ -54,27 +57,28 @@ DeviceChoice device_of_sm(int sm, std::optional<int> num_sms) {
   return device;
 }
 
-Collection collect(const std::vector<Pair>& pairs, const DeviceChoice& device) {
-  Collection found;
-  std::set<std::string> programs;
+/// `found` hears of each kernel as it is found.
+Collection collect(const std::vector<Pair>& pairs, const DeviceChoice& device,
+                   const NewKernels::Take& found) {
+  Collection all;
+  NewKernels kernels([&](const KernelSpec& spec) {
+    all.specs.push_back(spec);
+    found(spec);
+  });
   for (const Pair& pair : pairs) {
     if (pair.backend->plugin() != nullptr) continue;  // it brings its kernels compiled
-    ++found.num_pairs;
+    ++all.num_pairs;
     if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
-      ++found.num_unsupported;
+      ++all.num_unsupported;
       continue;
     }
     const cuda::Target target = target_of(device);
-    for (auto& specs : {specs_of_pair(*pair.problem, *pair.backend, target),
-                        specs_of_request_alone(*pair.problem, *pair.backend, target),
-                        specs_of_screening(*pair.problem)}) {
-      for (const KernelSpec& spec : specs) {
-        const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
-        if (is_new) found.specs.push_back(spec);
-      }
-    }
+    kernels.add(specs_of_pair(*pair.problem, *pair.backend, target));
+    kernels.add(specs_of_request_alone(*pair.problem, *pair.backend, target));
+    kernels.add(specs_of_screening(*pair.problem));
   }
-  return found;
+  if (all.num_unsupported < all.num_pairs) kernels.add(specs_of_runs(/*times=*/true));
+  return all;
 }
 
 void print_names(std::ostream& out, const std::vector<KernelSpec>& specs) {
@@ -120,33 +124,53 @@ struct Totals {
   bool spilled = false;
 };
 
-void compile_specs(const std::vector<KernelSpec>& specs, const std::string& arch,
-                   KernelStore& store, const CompileArguments& arguments, const Console& console,
-                   Totals& totals) {
-  std::vector<const StoredKernel*> kernels(specs.size());
-  ThreadPool pool;
-  pool.parallel_for(static_cast<std::int64_t>(kernels.size()), [&](std::int64_t i, int) {
-    const auto at = static_cast<std::size_t>(i);
-    kernels[at] = &store.get(specs[at], arch);
-  });
-  if (!kernels.empty()) print_kernels(console.out, specs, kernels);
-  if (arguments.fail_on_spills && !check_spills(console.err, arch, specs, kernels)) {
-    totals.spilled = true;
+/// Compiles the kernels of one architecture while they are being found.
+class ArchCompiler {
+ public:
+  ArchCompiler(KernelStore& store, std::string arch, int num_threads)
+      : store_(store), arch_(std::move(arch)), queue_(num_threads) {}
+
+  void add(const KernelSpec& spec) {
+    const StoredKernel*& place = kernels_.emplace_back(nullptr);
+    queue_.add([this, spec, &place] { place = &store_.get(spec, arch_); });
   }
-}
+  /// In the order in which they were added, when all are compiled.
+  std::vector<const StoredKernel*> finish() {
+    queue_.finish();
+    return {kernels_.begin(), kernels_.end()};
+  }
+
+ private:
+  KernelStore& store_;
+  std::string arch_;
+  std::deque<const StoredKernel*> kernels_;  // each stays where it is
+  WorkQueue queue_;
+};
 
 /// `store` is null where kernels are only listed.
 void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore* store,
                   const CompileArguments& arguments, const Console& console, Totals& totals) {
+  std::unique_ptr<ArchCompiler> compiler;
+  if (store != nullptr) {
+    const int jobs = arguments.compile_jobs.value_or(available_cores());
+    compiler = std::make_unique<ArchCompiler>(*store, arch, jobs);
+  }
   const Collection found =
-      collect(pairs, device_of_sm(sm_of_arch(arch), arguments.selection.assume_num_sms));
+      collect(pairs, device_of_sm(sm_of_arch(arch), arguments.selection.assume_num_sms),
+              [&](const KernelSpec& spec) {
+                if (compiler) compiler->add(spec);
+              });
   totals.num_kernels += static_cast<int>(found.specs.size());
   console.out << fmt::format("{}: {} kernel{}\n", arch, found.specs.size(),
                              found.specs.size() == 1 ? "" : "s");
-  if (store == nullptr) {
+  if (!compiler) {
     print_names(console.out, found.specs);
   } else {
-    compile_specs(found.specs, arch, *store, arguments, console, totals);
+    const std::vector<const StoredKernel*> kernels = compiler->finish();
+    if (!kernels.empty()) print_kernels(console.out, found.specs, kernels);
+    if (arguments.fail_on_spills && !check_spills(console.err, arch, found.specs, kernels)) {
+      totals.spilled = true;
+    }
   }
   if (found.num_unsupported > 0 && !arguments.console.quiet) {
     console.err << fmt::format(
@@ -201,6 +225,11 @@ RunCommand declare_compile(OptionTable& options) {
                        "the GPU's, else sm_90a",
                .target = &arguments->archs});
   add_cache_dir_option(options, "", arguments->cache_dir);
+  options.add({.names = "--compile-jobs",
+               .value = "N",
+               .help = "Kernels that are compiled at a time (default: as many as there are cores)",
+               .target = &arguments->compile_jobs,
+               .numbers = whole_numbers(1, 256)});
   options.add({.names = "--list",
                .help = "List the kernels without compiling them",
                .target = &arguments->list});

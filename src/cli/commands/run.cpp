@@ -21,6 +21,7 @@
 #include "cli/environment.h"
 #include "cli/exit_code.h"
 #include "cli/outputs.h"
+#include "cli/session/compile_ahead.h"
 #include "cli/session/gate_options.h"
 #include "cli/session/interrupt.h"
 #include "cli/session/jobs.h"
@@ -217,6 +218,18 @@ int serve_cases(const RunOptions& options, const RankHome& home, const DeviceCho
   return kExitPassed;
 }
 
+/// Which kernels are compiled while the run goes on. `jobs` as they were selected.
+AheadPlan ahead_plan(const RunOptions& options, const DeviceChoice& device,
+                     const std::vector<Job>& jobs) {
+  AheadPlan plan;
+  plan.jobs = jobs;
+  plan.device = device;
+  plan.num_jobs = num_compile_jobs(options.compile_jobs, options.threads, available_cores());
+  plan.validates = !options.no_validation;
+  plan.times = !options.no_timing;
+  return plan;
+}
+
 using FaultsOfRanks = std::vector<std::unique_ptr<PlantedFaults>>;
 
 /// Jobs whose ranks are threads with a GPU each. `faults` owns what is planted in ranks other than
@@ -313,6 +326,7 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
   const InterruptGuard guard;
   if (!options.save_tensors.empty()) make_save_dir(options.save_tensors);
   std::vector<Job> jobs = make_jobs(pairs, device, repeat);
+  const AheadPlan ahead = ahead_plan(options, device, jobs);
   const PlantedFaults faults(options.plant_faults, jobs);
   set_chunk_threads(options.threads);
   BenchOptions bench = bench_options(options, device, !plugins.backends().empty());
@@ -323,7 +337,7 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
       device.is_range ? jobs_of_threads(options, device, pairs, faults_of_ranks, bench, jobs)
                       : std::make_unique<RankedJobs>(home, bench, jobs);
   bench.passes = num_passes(arguments, !device.is_cuda());
-  return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
+  return run_session(arguments, gate, plan, std::move(run), console, jobs, bench, ahead);
 }
 
 /// What a run is held against, and by which rules.

@@ -227,6 +227,13 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .numbers = positive_number(/*or_zero=*/true),
                .repeat = Repeat::kInOrder});
   add_cache_dir_option(options, kRunning, run.cache_dir);
+  options.add({.names = "--compile-jobs",
+               .value = "N",
+               .help = "Kernels that are compiled at a time ahead of their use on a CUDA device; 0 "
+                       "= none (default: two fewer than there are cores, at most 16)",
+               .group = kRunning,
+               .target = &run.compile_jobs,
+               .numbers = whole_numbers(0, 256)});
   options.add(
       {.names = "--no-cublaslt",
        .help = "Use attnbench's own matrix product on a CUDA device, even if cuBLASLt is found",

@@ -61,6 +61,7 @@ struct RunOptions {
   std::optional<int> samples;
   std::optional<double> timeout_s;
   std::string cache_dir;
+  std::optional<int> compile_jobs;
   bool no_cublas_lt = false;
   int threads = 0;
   bool in_process = false;

@@ -53,8 +53,8 @@ bool is_named_backend_unsupported(const std::vector<std::string>& named,
 
 /// Runs jobs while stderr tells how far they are, as the console options want it.
 std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
-                                      Journal* journal, const ConsoleOptions& options,
-                                      const Console& console) {
+                                      Journal* journal, CompileAhead* ahead,
+                                      const ConsoleOptions& options, const Console& console) {
   ProgressOptions progress_options;
   progress_options.live =
       console.err_is_terminal && !is_dumb_terminal() && !options.quiet && !options.no_progress;
@@ -62,7 +62,8 @@ std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchO
   progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
   Progress progress(console.err, steady_clock(), progress_options);
-  JournalObserver observer(progress, journal);
+  JournalObserver journalling(progress, journal);
+  PausingObserver observer(journalling, ahead);
   return run_jobs(jobs, bench, observer);
 }
 
@@ -121,10 +122,11 @@ void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) 
 class RunSession {
  public:
   RunSession(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
-             RunInfo run, const Console& console)
+             RunInfo run, const Console& console, const AheadPlan& ahead)
       : arguments_(arguments),
         options_(arguments.options),
         gate_(gate),
+        ahead_(ahead),
         console_(console),
         place_(table_place(plan, arguments.options.console, console)),
         plan_(plan),
@@ -168,7 +170,7 @@ class RunSession {
   /// results that --resume would keep.
   std::vector<Result> run_again(const std::vector<Job>& jobs, const BenchOptions& bench) {
     std::vector<Result> results =
-        run_with_progress(jobs, bench, nullptr, options_.console, console_);
+        run_with_progress(jobs, bench, nullptr, nullptr, options_.console, console_);
     add_passes(jobs, bench, results);
     return results;
   }
@@ -181,7 +183,8 @@ class RunSession {
     bench.save = SaveTensors::kNever;
     for (bench.pass = 1; bench.pass < bench.passes; ++bench.pass) {
       const std::vector<Job> left = jobs_of_pass(jobs, results, bench.pass, bench.passes);
-      add_pass_to(results, run_with_progress(left, bench, nullptr, options_.console, console_));
+      add_pass_to(results,
+                  run_with_progress(left, bench, nullptr, nullptr, options_.console, console_));
     }
   }
 
@@ -197,8 +200,11 @@ class RunSession {
                                              journal_->path()));
     }
     const std::vector<Job> left = jobs_left(jobs, kept);
-    std::vector<Result> added =
-        run_with_progress(left, bench, journal_ ? &*journal_ : nullptr, options_.console, console_);
+    std::unique_ptr<CompileAhead> ahead = start_ahead(ahead_, left, options_.cache_dir);
+    std::vector<Result> added = run_with_progress(left, bench, journal_ ? &*journal_ : nullptr,
+                                                  ahead.get(), options_.console, console_);
+    if (ahead && options_.console.verbose) print_notice(console_.err, ahead->summary());
+    ahead.reset();
     results_ = in_job_order(jobs, std::move(kept), std::move(added));
     add_passes(jobs, bench, results_);
     if (!arguments_.save_baseline.empty() && !InterruptGuard::interrupted())
@@ -384,6 +390,7 @@ class RunSession {
   const RunArguments& arguments_;
   const RunOptions& options_;
   const GateOptions& gate_;
+  const AheadPlan& ahead_;
   const Console& console_;
   const TablePlace place_;
   const double started_s_ = steady_clock().now_s();
@@ -416,8 +423,8 @@ std::string journal_target(const RunArguments& arguments) {
 
 int run_session(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
                 RunInfo run, const Console& console, const std::vector<Job>& jobs,
-                const BenchOptions& bench) {
-  return RunSession(arguments, gate, plan, std::move(run), console).run(jobs, bench);
+                const BenchOptions& bench, const AheadPlan& ahead) {
+  return RunSession(arguments, gate, plan, std::move(run), console, ahead).run(jobs, bench);
 }
 
 }  // namespace attnbench

@@ -13,6 +13,7 @@
 #include "bench/bench.h"
 #include "cli/options/shared_options.h"
 #include "cli/outputs.h"
+#include "cli/session/compile_ahead.h"
 #include "cli/session/gate_options.h"
 #include "cli/terminal/console.h"
 #include "interop/trace/set.h"
@@ -46,9 +47,10 @@ int num_passes(const RunArguments& arguments, bool on_cpu);
 /// empty when there is none.
 std::string journal_target(const RunArguments& arguments);
 
-/// Runs the jobs, says what came of them, writes the files; the exit code.
+/// Runs the jobs, says what came of them, writes the files; the exit code. `ahead`: whose kernels
+/// are compiled ahead, all of `jobs` or none.
 int run_session(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
                 RunInfo run, const Console& console, const std::vector<Job>& jobs,
-                const BenchOptions& bench);
+                const BenchOptions& bench, const AheadPlan& ahead);
 
 }  // namespace attnbench
