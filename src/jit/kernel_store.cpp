@@ -15,8 +15,7 @@ namespace attnbench {
 namespace {
 
 /// More than twice what the slowest kernel takes. Why not for ever: who compiles it may get hardly
-/// any time on a busy machine, being of the lowest priority, and whoever waits is silent, which
-/// looks like a hang.
+/// any time on a busy machine, and whoever waits is silent, which looks like a hang.
 constexpr std::chrono::seconds kLongestWait{8};
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,7 +20,6 @@ namespace attnbench {
 namespace {
 
 constexpr int kMostJobs = 16;
-constexpr int kLowestPriority = 19;
 
 /// What the device is asked to do for one job, as far as it can be planned.
 void plan_job(const AheadPlan& plan, const Job& job, NewKernels& kernels) {
@@ -60,7 +58,6 @@ void fill_cache(const AheadPlan& plan, const CompileAhead::MakeStore& make_store
                 std::atomic<int>& compiled) {
   // Those of the run count what they get.
   for (const int signal : {SIGINT, SIGTERM}) ::signal(signal, SIG_DFL);
-  setpriority(PRIO_PROCESS, 0, kLowestPriority);
   try {
     const std::unique_ptr<KernelStore> store = make_store();
     const std::string arch = arch_of_sm(plan.device.facts.sm);
@@ -87,7 +84,7 @@ void fill_cache(const AheadPlan& plan, const CompileAhead::MakeStore& make_store
 
 int num_compile_jobs(std::optional<int> compile_jobs, int threads, int cores) {
   if (compile_jobs) return *compile_jobs;
-  const int free = std::clamp(cores - 2, 1, kMostJobs);
+  const int free = std::clamp(cores - 2, 0, kMostJobs);
   return threads > 0 ? std::min(threads, free) : free;
 }
 

@@ -5,8 +5,9 @@
 // The process only fills the disk cache. A case that needs a kernel finds it there, waits while it
 // is being compiled, or compiles it (jit/kernel_claim.h): so nothing that this process does, or
 // fails to do, is part of a verdict. It plans cases as `compile` does, without a device, and runs
-// no user's code. It has the lowest priority, and is stopped while samples are taken: their launch
-// overhead is time of the host, and would otherwise depend on what the cache had.
+// no user's code. It is stopped while samples are taken: their launch overhead is time of the host,
+// and would otherwise depend on what the cache had. That is why it needs no lower priority, and has
+// none: the run would wait for kernels while others have the cores.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,8 @@
 namespace attnbench {
 
 /// Kernels that a run compiles at a time: as --compile-jobs says, else what leaves two cores to the
-/// run, at most 16 (each takes 100 MB) and no more than --threads, where that is not 0.
+/// run, at most 16 (each takes 100 MB) and no more than --threads, where that is not 0. 0 = none is
+/// compiled ahead: where there is no core to spare, that would only take turns with the run.
 int num_compile_jobs(std::optional<int> compile_jobs, int threads, int cores);
 
 struct AheadPlan {
@@ -59,8 +61,8 @@ class CompileAhead {
   /// Between them nothing is compiled. Each may come several times.
   void pause();
   void resume();
-  /// What came of it so far: "12 kernels were compiled ahead, up to 14 at a time". Where the process
-  /// has failed, how it ended.
+  /// What came of it so far: "12 kernels were compiled ahead, up to 14 at a time". Where the
+  /// process has failed, how it ended.
   std::string summary();
   pid_t pid() const { return child_.pid(); }
 

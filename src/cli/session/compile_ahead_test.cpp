@@ -130,7 +130,9 @@ class Silent final : public BenchObserver {
 TEST_CASE("a run leaves itself two cores, and takes no more than it was given") {
   CHECK(num_compile_jobs({}, 0, 16) == 14);
   CHECK(num_compile_jobs({}, 0, 192) == 16);
-  CHECK(num_compile_jobs({}, 0, 2) == 1);
+  CHECK(num_compile_jobs({}, 0, 3) == 1);
+  CHECK(num_compile_jobs({}, 0, 2) == 0);
+  CHECK(num_compile_jobs({}, 4, 1) == 0);
   CHECK(num_compile_jobs({}, 4, 16) == 4);
   CHECK(num_compile_jobs(0, 4, 16) == 0);
   CHECK(num_compile_jobs(40, 4, 16) == 40);
