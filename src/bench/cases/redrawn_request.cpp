@@ -148,11 +148,13 @@ std::optional<SampleVerdict> judge_drawn(const Problem& problem, const Reference
     judgements[0] = judge(drawn[0], options);
   } else {
     // Why not one after the other on all threads: a row of one request is too little for them.
-    ThreadPool(options.num_threads)
-        .parallel_for(std::ssize(drawn), [&](std::int64_t i, int) {
-          const auto at = static_cast<std::size_t>(i);
-          judgements[at] = judge(drawn[at], {1, {}});
-        });
+    const int threads = options.num_threads > 0 ? options.num_threads : available_cores();
+    const auto requests = static_cast<int>(drawn.size());
+    const ReferenceOptions share{std::max(1, threads / requests), {}};
+    ThreadPool(std::min(threads, requests)).parallel_for(requests, [&](std::int64_t i, int) {
+      const auto at = static_cast<std::size_t>(i);
+      judgements[at] = judge(drawn[at], share);
+    });
   }
   SampleVerdict verdict;
   for (std::size_t i = 0; i < drawn.size(); ++i) {

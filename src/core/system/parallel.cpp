@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -89,6 +90,14 @@ struct SharedPool {
   }
 };
 
+/// Whether this thread holds the mutex: a body may come back.
+thread_local bool in_shared_pool = false;
+
+struct InSharedPool {
+  InSharedPool() { in_shared_pool = true; }
+  ~InSharedPool() { in_shared_pool = false; }
+};
+
 /// Never destroyed: its threads sleep until the process ends.
 SharedPool& shared_pool() {
   static auto* const shared = new SharedPool;
@@ -112,26 +121,38 @@ void for_each_chunk(std::int64_t count, std::int64_t chunk,
     for (std::int64_t index = 0; index < chunks; ++index) of_chunk(index, 0);
     return;
   }
-  if (const std::unique_lock lock(shared_pool().mutex, std::try_to_lock); lock) {
-    return shared_pool().of(wanted).parallel_for(chunks, of_chunk);
+  if (!in_shared_pool) {
+    if (const std::unique_lock lock(shared_pool().mutex, std::try_to_lock); lock) {
+      const InSharedPool here;
+      return shared_pool().of(wanted).parallel_for(chunks, of_chunk);
+    }
   }
   ThreadPool(threads).parallel_for(chunks, of_chunk);
 }
 
 struct ThreadPool::State {
+  /// Called one by one, so that a short loop wakes no more than it needs. Why no condition variable:
+  /// it is for whoever waits, and glibc's (bug 25847) has lost a call when several did.
+  struct Worker {
+    std::atomic<std::uint32_t> calls{0};
+    std::thread thread;
+
+    void call() {
+      ++calls;
+      calls.notify_one();
+    }
+  };
+
   std::mutex mutex;
-  std::condition_variable start;
   std::condition_variable done;
-  std::atomic<std::uint64_t> generation{0};  // of the loop that workers are to run
-  std::atomic<int> wanted{0};                // workers that it still needs
-  std::atomic<int> running{0};               // workers of it that have not finished
+  std::atomic<int> running{0};  // workers that have not finished the loop
   std::atomic<bool> stopping{false};
   std::atomic<bool> awake{false};  // who waits does so without sleeping
   const std::function<void(std::int64_t, int)>* body = nullptr;
   std::int64_t count = 0;
   std::atomic<std::int64_t> next{0};
   std::exception_ptr error;
-  std::vector<std::thread> workers;
+  std::deque<Worker> workers;
 
   /// While the pool is awake, returns when `condition` holds; else, and after a while, at once.
   template <typename Condition>
@@ -160,18 +181,11 @@ struct ThreadPool::State {
     }
   }
 
-  void worker_loop(int thread) {
-    std::uint64_t seen = 0;
-    const auto called = [&] { return stopping || (generation != seen && wanted > 0); };
-    for (;;) {
-      wait_awake(called);
-      {
-        std::unique_lock lock(mutex);
-        start.wait(lock, called);
-        if (stopping) return;
-        seen = generation;
-        --wanted;
-      }
+  void worker_loop(Worker& own, int thread) {
+    for (std::uint32_t seen = 0;; ++seen) {
+      wait_awake([&] { return own.calls != seen; });
+      own.calls.wait(seen);
+      if (stopping) return;
       work(thread);
       const std::lock_guard lock(mutex);
       if (--running == 0) done.notify_one();
@@ -182,17 +196,15 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
   const int total = num_threads > 0 ? num_threads : available_cores();
   for (int thread = 1; thread < total; ++thread) {
-    state_->workers.emplace_back([this, thread] { state_->worker_loop(thread); });
+    State::Worker& worker = state_->workers.emplace_back();
+    worker.thread = std::thread([this, &worker, thread] { state_->worker_loop(worker, thread); });
   }
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-  }
-  state_->start.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
+  state_->stopping = true;
+  for (State::Worker& worker : state_->workers) worker.call();
+  for (State::Worker& worker : state_->workers) worker.thread.join();
 }
 
 int ThreadPool::num_threads() const { return static_cast<int>(state_->workers.size()) + 1; }
@@ -223,20 +235,13 @@ void ThreadPool::parallel_for(std::int64_t count,
   const std::int64_t useful = state.awake ? std::ssize(state.workers) : count - 1;
   const auto others =
       static_cast<int>(std::clamp<std::int64_t>(useful, 0, std::ssize(state.workers)));
-  {
-    const std::lock_guard lock(state.mutex);
-    state.body = &body;
-    state.count = count;
-    state.next.store(0);
-    state.error = nullptr;
-    state.wanted = state.running = others;
-    ++state.generation;
-  }
-  if (others == std::ssize(state.workers)) {
-    state.start.notify_all();
-  } else {
-    for (int i = 0; i < others; ++i) state.start.notify_one();
-  }
+  // Nobody else looks at these before being called.
+  state.body = &body;
+  state.count = count;
+  state.next.store(0);
+  state.error = nullptr;
+  state.running = others;
+  for (int i = 0; i < others; ++i) state.workers[static_cast<std::size_t>(i)].call();
   state.work(0);
   const auto all_done = [&] { return state.running == 0; };
   state.wait_awake(all_done);
