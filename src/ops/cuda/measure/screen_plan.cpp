@@ -3,9 +3,7 @@
 
 #include <algorithm>
 
-#include "core/numbers/dtype.h"
 #include "ops/cuda/vector_choice.h"
-#include "ops/operation_table.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -79,7 +77,7 @@ std::string tile_name(const ScreenPlan& plan) {
 std::string names_of(unsigned elements) {
   std::string names;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64}) {
-    if ((elements & screen_element_bit(element_of(dtype))) == 0) continue;
+    if ((elements & screen_element_bit(dtype)) == 0) continue;
     names += ' ';
     names += dtype_name(dtype);
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/numbers/dtype.h"
 #include "jit/kernel_spec.h"
 #include "kernels/params_measure.h"
 
@@ -29,6 +30,9 @@ struct ScreenBatch {
 /// Of sets of types.
 constexpr unsigned screen_element_bit(attn::Element element) {
   return 1u << static_cast<unsigned>(element);
+}
+constexpr unsigned screen_element_bit(Dtype dtype) {
+  return screen_element_bit(static_cast<attn::Element>(dtype));
 }
 
 /// What a kernel of screening is compiled for, beside its tiles.
