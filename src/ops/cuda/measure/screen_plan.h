@@ -42,15 +42,13 @@ struct ScreenForm {
 };
 
 struct ScreenPlan {
-  int rows_per_thread = 4;               // of 16 rows
-  int columns_per_thread = 8;            // of 16 columns of V
+  int rows = 64;                         // of a tile
+  int columns = 128;                     // of V
   int num_chunks = 1;                    // of columns of V
   std::vector<attn::ScreenItem> items;   // costliest first
   std::vector<attn::ScreenItem> merges;  // of items that share the keys of their rows
   std::int64_t num_partials = 0;
 
-  int tile_rows() const { return 16 * rows_per_thread; }
-  int tile_columns() const { return 16 * columns_per_thread; }
   /// Of a CTA.
   int shared_bytes() const;
   /// The kernels of measure/screen.cuh with these tiles.
