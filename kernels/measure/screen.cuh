@@ -110,8 +110,8 @@ class ScreenCta {
       memory_.query_rows[row] = row < item_.num_rows ? place_of(row) : -1;
     }
     for (int key = item_.key_begin; key < item_.key_end; key += kScreenKeys) attend_tile(key);
-    mine_.sum = quad_sum(mine_.sum);
-    mine_.spread = quad_sum(mine_.spread);
+    mine_.sum = sum_of_quad(mine_.sum);
+    mine_.spread = sum_of_quad(mine_.spread);
     join_groups();
     if (item_.partial < 0) {
       compare();
@@ -152,19 +152,6 @@ class ScreenCta {
 
   __device__ __forceinline__ i64 row_of_key(i64 key) const {
     return p_.key_index == nullptr ? key : p_.key_index[key];
-  }
-
-  static __device__ __forceinline__ double quad_sum(double x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-  }
-  static __device__ __forceinline__ double quad_max(double x) {
-#pragma unroll
-    for (int step = 1; step <= 2; ++step) {
-      const double other = __shfl_xor_sync(~0u, x, step);
-      x = other > x ? other : x;
-    }
-    return x;
   }
 
   __device__ __forceinline__ void attend_tile(int first_key) {
@@ -276,7 +263,7 @@ class ScreenCta {
       score = key >= begin && key < end ? score : -screen_infinity();
       most = score > most ? score : most;
     }
-    mine_.raise(quad_max(most));
+    mine_.raise(most_of_quad(most));
 #pragma unroll
     for (int at = 0; at < 2 * kKeyTiles; ++at) {
       const double weight = ScreenRow<Config>::weight(scores[at / 2][at % 2], mine_.most);

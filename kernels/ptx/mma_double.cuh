@@ -20,4 +20,19 @@ __device__ __forceinline__ void multiply_add_double(double (&c)[kTiles][2], doub
   }
 }
 
+/// Over the four lanes that share a row of c; every one of them gets it.
+__device__ __forceinline__ double sum_of_quad(double x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+/// The same of the greatest one; a NaN of another lane is none.
+__device__ __forceinline__ double most_of_quad(double x) {
+#pragma unroll
+  for (int step = 1; step <= 2; ++step) {
+    const double other = __shfl_xor_sync(~0u, x, step);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
 }  // namespace attn
