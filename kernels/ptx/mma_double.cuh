@@ -8,7 +8,9 @@ namespace attn {
 
 /// c[i] [8, 8] += a [8, 4] @ b[i] [4, 8] for each i. With g = lane / 4 and t = lane % 4: a holds
 /// column t of row g, b[i] holds row t of column g, c[i] holds columns 2t, 2t + 1 of row g. All
-/// lanes of a warp must call it together.
+/// lanes of a warp must call it together, so a loop around it must not begin or end at a number
+/// that depends on the lane: the compiler could not know that all make as many turns. A NaN or
+/// infinity of a or b reaches c as by fma, also beside a 0.
 template <int kTiles>
 __device__ __forceinline__ void multiply_add_double(double (&c)[kTiles][2], double a,
                                                     const double (&b)[kTiles]) {
