@@ -13,47 +13,58 @@
 #pragma once
 
 #include "kernels/measure/screen_compare.cuh"
+#include "kernels/ptx/mma_double.cuh"
 
 namespace attn {
 
-/// Config: int kRowsPerThread, int kColumnsPerThread (of V), bool kWritesRows; to attend also
-/// unsigned kElements, the types of query, key and value.
+/// Config: int kRows, int kColumns (of V), bool kWritesRows; to attend also unsigned kElements, the
+/// types of query, key and value. A warp has eight rows; where those are fewer than the warps have,
+/// groups of warps share the keys of a tile, each with a running maximum of its own.
 template <class Config>
 struct ScreenTile {
-  static constexpr int kRows = 16 * Config::kRowsPerThread;
-  static constexpr int kColumns = 16 * Config::kColumnsPerThread;
-  static constexpr int kRowStride = kRows + 1;
-  static constexpr int kKeyStride = kScreenKeys + 1;
-  static constexpr int kOperands = kScreenDepth * (kRowStride + kKeyStride);
-  static_assert(kOperands >= kScreenValueKeys * kColumns);
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kColumns = Config::kColumns;
+  static constexpr int kRowTiles = kRows / 8;
+  static constexpr int kGroups = kScreenThreads / 32 / kRowTiles;
+  static constexpr int kKeys = kScreenKeys / kGroups;            // of a group
+  static constexpr int kValueKeys = kScreenValueKeys * kGroups;  // in shared memory at a time
+  static_assert(kGroups == 1 || kKeys == kScreenValueKeys);
+  // Rows begin four banks of 8 bytes apart, so that a fragment is read without conflicts.
+  static constexpr int kDepthStride = kScreenDepth + 4;
+  static constexpr int kValueStride = kColumns + 4;
+  static constexpr int kWeightStride = kScreenKeys + 4;
+  static constexpr int kProducts = (kRows + kScreenKeys) * kDepthStride;
+  static constexpr int kValues = kValueKeys * kValueStride;
+  static constexpr int kOperands = kProducts > kValues ? kProducts : kValues;
 };
 
 template <class Config>
 struct ScreenMemory {
-  double operands[ScreenTile<Config>::kOperands];  // Q and K [depth, rows], or V [keys, columns]
-  double weights[kScreenKeys * ScreenTile<Config>::kRowStride];  // [keys, rows]
+  double operands[ScreenTile<Config>::kOperands];  // Q and K [rows, depth], or V [keys, columns]
+  double weights[ScreenTile<Config>::kRows * ScreenTile<Config>::kWeightStride];  // [rows, keys]
   double value_squares[kScreenKeys];
   double states[3 * ScreenTile<Config>::kRows];  // largest score, sum, spread of finished rows
   i64 query_rows[ScreenTile<Config>::kRows];     // token * H + head; -1 = no row
   i64 key_rows[kScreenKeys];                     // row of keys and values; -1 = no key
 };
 
-/// What a thread knows of its rows: sums are of weights e^(score - most).
+/// What a thread knows of its row: sums are of weights e^(score - most).
 template <class Config>
-struct ScreenRows {
-  double most[Config::kRowsPerThread];
-  double sum[Config::kRowsPerThread];     // of this thread's keys, until reduce()
-  double spread[Config::kRowsPerThread];  // likewise
-  double values[Config::kRowsPerThread][Config::kColumnsPerThread];
+struct ScreenRow {
+  static constexpr int kTiles = ScreenTile<Config>::kColumns / 8;
+  double most;
+  double sum;     // of this thread's keys, until reduce()
+  double spread;  // likewise
+  double values[kTiles][2];
 
   __device__ __forceinline__ void clear() {
+    most = -screen_infinity();
+    sum = spread = 0.0;
+    clear_values();
+  }
+  __device__ __forceinline__ void clear_values() {
 #pragma unroll
-    for (int i = 0; i < Config::kRowsPerThread; ++i) {
-      most[i] = -screen_infinity();
-      sum[i] = spread[i] = 0.0;
-#pragma unroll
-      for (int c = 0; c < Config::kColumnsPerThread; ++c) values[i][c] = 0.0;
-    }
+    for (int c = 0; c < kTiles; ++c) values[c][0] = values[c][1] = 0.0;
   }
 
   /// e^(x - most), where nothing has been seen 0.
@@ -62,13 +73,16 @@ struct ScreenRows {
   }
 
   /// Goes over to a greater maximum.
-  __device__ __forceinline__ void raise(int i, double new_most) {
-    const double factor = weight(most[i], new_most);
-    most[i] = new_most;
-    sum[i] *= factor;
-    spread[i] *= factor * factor;
+  __device__ __forceinline__ void raise(double new_most) {
+    const double factor = weight(most, new_most);
+    most = new_most;
+    sum *= factor;
+    spread *= factor * factor;
 #pragma unroll
-    for (int c = 0; c < Config::kColumnsPerThread; ++c) values[i][c] *= factor;
+    for (int c = 0; c < kTiles; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) values[c][i] *= factor;
+    }
   }
 };
 
@@ -76,37 +90,44 @@ template <class Config>
 class ScreenCta {
   using Tile = ScreenTile<Config>;
   using Memory = ScreenMemory<Config>;
-  static constexpr int kR = Config::kRowsPerThread;
-  static constexpr int kC = Config::kColumnsPerThread;
-  static constexpr int kKeysPerThread = kScreenKeys / kScreenLanes;
+  static constexpr int kKeyTiles = Tile::kKeys / 8;
+  static constexpr int kColumnTiles = Tile::kColumns / 8;
 
  public:
   __device__ __forceinline__ ScreenCta(const ScreenParams& params, Memory& memory)
       : p_(params),
         item_(params.items[blockIdx.x]),
         memory_(memory),
-        lane_(static_cast<int>(threadIdx.x) % kScreenLanes),
-        line_(static_cast<int>(threadIdx.x) / kScreenLanes) {}
+        quad_(static_cast<int>(threadIdx.x) % 32 / 4),
+        lane_(static_cast<int>(threadIdx.x) % 4),
+        row_(static_cast<int>(threadIdx.x) / 32 % Tile::kRowTiles * 8 + quad_),
+        group_(static_cast<int>(threadIdx.x) / 32 / Tile::kRowTiles) {}
 
   __device__ __forceinline__ void attend() {
-    rows_.clear();
+    mine_.clear();
     if (static_cast<int>(threadIdx.x) < Tile::kRows) {
       const int row = static_cast<int>(threadIdx.x);
       memory_.query_rows[row] = row < item_.num_rows ? place_of(row) : -1;
     }
     for (int key = item_.key_begin; key < item_.key_end; key += kScreenKeys) attend_tile(key);
-    reduce();
+    mine_.sum = sum_of_quad(mine_.sum);
+    mine_.spread = sum_of_quad(mine_.spread);
+    join_groups();
     if (item_.partial < 0) {
       compare();
-    } else {
-      save();
+    } else if (group_ == 0) {
+      const i64 row = i64{item_.partial} * Tile::kRows + row_;
+      leave(p_.partial_states + 3 * row, p_.partial_sums + row * Tile::kColumns);
     }
   }
 
   /// Of an item with partial results.
   __device__ __forceinline__ void merge() {
-    rows_.clear();
-    for (int split = 0; split < item_.num_splits; ++split) add_partial(item_.partial + split);
+    mine_.clear();
+    for (int split = 0; split < item_.num_splits; ++split) {
+      const i64 row = i64{item_.partial + split} * Tile::kRows + row_;
+      add(p_.partial_states + 3 * row, p_.partial_sums + row * Tile::kColumns);
+    }
     compare();
   }
 
@@ -121,7 +142,13 @@ class ScreenCta {
   __device__ __forceinline__ i64 place_of(int row) const {
     return token_of(row) * p_.num_heads + head_of(row);
   }
-  __device__ __forceinline__ int row_of(int i) const { return line_ + 16 * i; }
+  /// Key `at` of this thread in a tile, where a thread has two of each eight.
+  __device__ __forceinline__ int key_of(int at) const {
+    return group_ * Tile::kKeys + at / 2 * 8 + 2 * lane_ + at % 2;
+  }
+  __device__ __forceinline__ double& weight_of(int key) const {
+    return memory_.weights[row_ * Tile::kWeightStride + key];
+  }
 
   __device__ __forceinline__ i64 row_of_key(i64 key) const {
     return p_.key_index == nullptr ? key : p_.key_index[key];
@@ -142,23 +169,16 @@ class ScreenCta {
     }
     // Why: 0 * NaN of a key that is masked must not reach a row.
     careful = __syncthreads_or(careful ? 1 : 0) != 0;
-    double scores[kR][kKeysPerThread];
+    double scores[kKeyTiles][2];
     score(scores);
     weigh(first_key, scores);
-    if (careful) {
-      add_values<true>();
-    } else {
-      add_values<false>();
-    }
+    add_values(careful);
   }
 
-  __device__ __forceinline__ void score(double (&scores)[kR][kKeysPerThread]) {
+  __device__ __forceinline__ void score(double (&scores)[kKeyTiles][2]) {
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) scores[i][j] = 0.0;
-    }
-    // One loop for both parts, so that its unrolled body is there once.
+    for (int j = 0; j < kKeyTiles; ++j) scores[j][0] = scores[j][1] = 0.0;
+      // One loop for both parts, so that its unrolled body is there once.
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
       add_products(part == 0 ? p_.query : p_.query_rope, part == 0 ? p_.key : p_.key_rope, scores);
@@ -166,34 +186,27 @@ class ScreenCta {
   }
 
   __device__ __forceinline__ void add_products(const ScreenOperand& query, const ScreenOperand& key,
-                                               double (&scores)[kR][kKeysPerThread]) {
+                                               double (&scores)[kKeyTiles][2]) {
     double* const queries = memory_.operands;
-    double* const keys = memory_.operands + kScreenDepth * Tile::kRowStride;
+    double* const keys = memory_.operands + Tile::kRows * Tile::kDepthStride;
 #pragma unroll 1
     for (int first = 0; first < query.width; first += kScreenDepth) {
       __syncthreads();
       with_screen_element<Config::kElements>(query.element,
-                                             ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
+                                             ScreenLoadRows<Tile::kRows, Tile::kDepthStride>{
                                                  queries, query, memory_.query_rows, 0, first});
       with_screen_element<Config::kElements>(
-          key.element, ScreenLoadRows<kScreenKeys, Tile::kKeyStride>{keys, key, memory_.key_rows,
-                                                                     item_.kv_head, first});
+          key.element, ScreenLoadRows<kScreenKeys, Tile::kDepthStride>{keys, key, memory_.key_rows,
+                                                                       item_.kv_head, first});
       __syncthreads();
-#pragma unroll 4
-      for (int d = 0; d < kScreenDepth; ++d) {
-        double q[kR];
-        double k[kKeysPerThread];
+#pragma unroll 2
+      for (int d = 0; d < kScreenDepth; d += 4) {
+        double k[kKeyTiles];
 #pragma unroll
-        for (int i = 0; i < kR; ++i) q[i] = queries[d * Tile::kRowStride + row_of(i)];
-#pragma unroll
-        for (int j = 0; j < kKeysPerThread; ++j) {
-          k[j] = keys[d * Tile::kKeyStride + lane_ + kScreenLanes * j];
+        for (int j = 0; j < kKeyTiles; ++j) {
+          k[j] = keys[(group_ * Tile::kKeys + 8 * j + quad_) * Tile::kDepthStride + d + lane_];
         }
-#pragma unroll
-        for (int i = 0; i < kR; ++i) {
-#pragma unroll
-          for (int j = 0; j < kKeysPerThread; ++j) scores[i][j] += q[i] * k[j];
-        }
+        multiply_add_double(scores, queries[row_ * Tile::kDepthStride + d + lane_], k);
       }
     }
   }
@@ -217,179 +230,171 @@ class ScreenCta {
   }
 
   /// Soft-cap and bias, which few cases have: through shared memory, for the sake of a loop.
-  __device__ __forceinline__ void transform(int first_key, double (&scores)[kR][kKeysPerThread]) {
-    const auto place = [&](int i, int j) -> double& {
-      return memory_.weights[(lane_ + kScreenLanes * j) * Tile::kRowStride + row_of(i)];
-    };
+  __device__ __forceinline__ void transform(int first_key, double (&scores)[kKeyTiles][2]) {
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) place(i, j) = scores[i][j];
-    }
-#pragma unroll 1
-    for (int at = 0; at < kR * kKeysPerThread; ++at) {
-      const int row = row_of(at / kKeysPerThread);
-      if (row >= item_.num_rows) continue;
+    for (int at = 0; at < 2 * kKeyTiles; ++at) weight_of(key_of(at)) = scores[at / 2][at % 2];
+    if (row_ < item_.num_rows) {
       const int position =
-          static_cast<int>(token_of(row)) - item_.first_token + item_.seq_len - item_.query_len;
-      const int j = at % kKeysPerThread;
-      double& score = place(at / kKeysPerThread, j);
-      score = biased(score, head_of(row), position, first_key + lane_ + kScreenLanes * j);
+          static_cast<int>(token_of(row_)) - item_.first_token + item_.seq_len - item_.query_len;
+#pragma unroll 1
+      for (int at = 0; at < 2 * kKeyTiles; ++at) {
+        double& score = weight_of(key_of(at));
+        score = biased(score, head_of(row_), position, first_key + key_of(at));
+      }
     }
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) scores[i][j] = place(i, j);
-    }
+    for (int at = 0; at < 2 * kKeyTiles; ++at) scores[at / 2][at % 2] = weight_of(key_of(at));
   }
 
-  /// Scores to weights, in shared memory for all threads.
-  __device__ __forceinline__ void weigh(int first_key, double (&scores)[kR][kKeysPerThread]) {
+  /// Scores to weights, in shared memory for the whole warp.
+  __device__ __forceinline__ void weigh(int first_key, double (&scores)[kKeyTiles][2]) {
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) scores[i][j] *= p_.softmax_scale;
-    }
+    for (int at = 0; at < 2 * kKeyTiles; ++at) scores[at / 2][at % 2] *= p_.softmax_scale;
     if (p_.soft_cap > 0.0 || p_.alibi != Alibi::kNone) transform(first_key, scores);
+    const bool valid = row_ < item_.num_rows;
+    const i64 token = valid ? token_of(row_) : 0;
+    const int begin = valid ? p_.visible_begin[token] : 0;
+    const int end = valid ? smaller_of(p_.visible_end[token], item_.key_end) : 0;
+    double most = mine_.most;
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      const bool valid = row_of(i) < item_.num_rows;
-      const i64 token = valid ? token_of(row_of(i)) : 0;
-      const int begin = valid ? p_.visible_begin[token] : 0;
-      const int end = valid ? smaller_of(p_.visible_end[token], item_.key_end) : 0;
-      double most = rows_.most[i];
+    for (int at = 0; at < 2 * kKeyTiles; ++at) {
+      const int key = first_key + key_of(at);
+      double& score = scores[at / 2][at % 2];
+      score = key >= begin && key < end ? score : -screen_infinity();
+      most = score > most ? score : most;
+    }
+    mine_.raise(most_of_quad(most));
 #pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) {
-        const int key = first_key + lane_ + kScreenLanes * j;
-        const bool visible = key >= begin && key < end;
-        scores[i][j] = visible ? scores[i][j] : -screen_infinity();
-        most = scores[i][j] > most ? scores[i][j] : most;
-      }
-      rows_.raise(i, screen_row_max(most));
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) {
-        const double weight = ScreenRows<Config>::weight(scores[i][j], rows_.most[i]);
-        const int key = lane_ + kScreenLanes * j;
-        rows_.sum[i] += weight;
-        rows_.spread[i] += weight == 0.0 ? 0.0 : weight * weight * memory_.value_squares[key];
-        memory_.weights[key * Tile::kRowStride + row_of(i)] = weight;
-      }
+    for (int at = 0; at < 2 * kKeyTiles; ++at) {
+      const double weight = ScreenRow<Config>::weight(scores[at / 2][at % 2], mine_.most);
+      const int key = key_of(at);
+      mine_.sum += weight;
+      mine_.spread += weight == 0.0 ? 0.0 : weight * weight * memory_.value_squares[key];
+      weight_of(key) = weight;
     }
   }
 
   static __device__ __forceinline__ int smaller_of(int a, int b) { return a < b ? a : b; }
 
-  template <bool kCareful>
-  __device__ __forceinline__ void add_values() {
-    const int first_column = item_.chunk * Tile::kColumns;
-    for (int first = 0; first < kScreenKeys; first += kScreenValueKeys) {
+  __device__ __forceinline__ void add_values(bool careful) {
+#pragma unroll 1
+    for (int first = 0; first < kScreenKeys; first += Tile::kValueKeys) {
       __syncthreads();
       with_screen_element<Config::kElements>(
-          p_.value.element,
-          ScreenLoadValues<Tile::kColumns>{memory_.operands, p_.value, memory_.key_rows + first,
-                                           item_.kv_head, first_column});
+          p_.value.element, ScreenLoadValues<Tile::kValueKeys, Tile::kColumns, Tile::kValueStride>{
+                                memory_.operands, p_.value, memory_.key_rows + first, item_.kv_head,
+                                item_.chunk * Tile::kColumns});
       __syncthreads();
-#pragma unroll 4
-      for (int key = 0; key < kScreenValueKeys; ++key) {
-        double v[kC];
+      // The group's own keys among those that are there.
+      const double* const weights = &weight_of(first + group_ * kScreenValueKeys);
+      const double* const values =
+          memory_.operands + group_ * kScreenValueKeys * Tile::kValueStride;
+      if (careful) {
+        add_carefully(weights, values);
+      } else {
+#pragma unroll 2
+        for (int key = 0; key < kScreenValueKeys; key += 4) {
+          double v[kColumnTiles];
 #pragma unroll
-        for (int c = 0; c < kC; ++c) v[c] = memory_.operands[key * Tile::kColumns + lane_ + 16 * c];
-#pragma unroll
-        for (int i = 0; i < kR; ++i) {
-          const double weight = memory_.weights[(first + key) * Tile::kRowStride + row_of(i)];
-#pragma unroll
-          for (int c = 0; c < kC; ++c) {
-            if (!kCareful || weight != 0.0) rows_.values[i][c] += weight * v[c];
+          for (int c = 0; c < kColumnTiles; ++c) {
+            v[c] = values[(key + lane_) * Tile::kValueStride + 8 * c + quad_];
           }
+          multiply_add_double(mine_.values, weights[key + lane_], v);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void reduce() {
+  /// Without the values of keys of no weight.
+  __device__ __forceinline__ void add_carefully(const double* weights, const double* values) {
+#pragma unroll 1
+    for (int key = 0; key < kScreenValueKeys; ++key) {
+      const double weight = weights[key];
+      if (weight == 0.0) continue;
+      const double* const v = values + key * Tile::kValueStride + 2 * lane_;
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      rows_.sum[i] = screen_row_sum(rows_.sum[i]);
-      rows_.spread[i] = screen_row_sum(rows_.spread[i]);
-    }
-  }
-
-  __device__ __forceinline__ i64 partial_row(int partial, int i) const {
-    return i64{partial} * Tile::kRows + row_of(i);
-  }
-
-  __device__ __forceinline__ void save() {
-#pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      const i64 row = partial_row(item_.partial, i);
-      if (lane_ == 0) {
-        p_.partial_states[3 * row] = rows_.most[i];
-        p_.partial_states[3 * row + 1] = rows_.sum[i];
-        p_.partial_states[3 * row + 2] = rows_.spread[i];
-      }
-#pragma unroll
-      for (int c = 0; c < kC; ++c) {
-        p_.partial_sums[row * Tile::kColumns + lane_ + 16 * c] = rows_.values[i][c];
+      for (int c = 0; c < kColumnTiles; ++c) {
+        mine_.values[c][0] += weight * v[8 * c];
+        mine_.values[c][1] += weight * v[8 * c + 1];
       }
     }
   }
 
-  __device__ __forceinline__ void add_partial(int partial) {
+  /// This thread's part of its row: state [3], values [columns of a CTA].
+  __device__ __forceinline__ void leave(double* state, double* values) const {
+    if (lane_ == 0) {
+      state[0] = mine_.most;
+      state[1] = mine_.sum;
+      state[2] = mine_.spread;
+    }
 #pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      const i64 row = partial_row(partial, i);
-      const double most = p_.partial_states[3 * row];
-      if (most > rows_.most[i]) rows_.raise(i, most);
-      const double factor = ScreenRows<Config>::weight(most, rows_.most[i]);
-      rows_.sum[i] += factor * p_.partial_states[3 * row + 1];
-      rows_.spread[i] += factor * factor * p_.partial_states[3 * row + 2];
+    for (int c = 0; c < kColumnTiles; ++c) {
+      values[8 * c + 2 * lane_] = mine_.values[c][0];
+      values[8 * c + 2 * lane_ + 1] = mine_.values[c][1];
+    }
+  }
+
+  /// Adds what leave() has left of other keys.
+  __device__ __forceinline__ void add(const double* state, const double* values) {
+    const double most = state[0];
+    if (most > mine_.most) mine_.raise(most);
+    const double factor = ScreenRow<Config>::weight(most, mine_.most);
+    mine_.sum += factor * state[1];
+    mine_.spread += factor * factor * state[2];
 #pragma unroll
-      for (int c = 0; c < kC; ++c) {
-        rows_.values[i][c] += factor * p_.partial_sums[row * Tile::kColumns + lane_ + 16 * c];
-      }
+    for (int c = 0; c < kColumnTiles; ++c) {
+      mine_.values[c][0] += factor * values[8 * c + 2 * lane_];
+      mine_.values[c][1] += factor * values[8 * c + 2 * lane_ + 1];
+    }
+  }
+
+  /// Group 0 gets the sums over all groups.
+  __device__ __forceinline__ void join_groups() {
+#pragma unroll 1
+    for (int other = 1; other < Tile::kGroups; ++other) {
+      __syncthreads();
+      if (group_ == other) leave(memory_.states + 3 * row_, finished(row_));
+      __syncthreads();
+      if (group_ == 0) add(memory_.states + 3 * row_, finished(row_));
     }
   }
 
   /// The sink is one more score, with the value 0.
-  __device__ __forceinline__ void add_sink(int i, int head) {
+  __device__ __forceinline__ void add_sink(int head) {
     if (p_.sinks == nullptr) return;
     const double sink = p_.sinks[head];
     if (sink == -screen_infinity()) return;
     if (sink == screen_infinity()) {
-      rows_.most[i] = sink;
-      rows_.sum[i] = 1.0;
-      rows_.spread[i] = 0.0;
-#pragma unroll
-      for (int c = 0; c < kC; ++c) rows_.values[i][c] = 0.0;
+      mine_.most = sink;
+      mine_.sum = 1.0;
+      mine_.spread = 0.0;
+      mine_.clear_values();
       return;
     }
-    if (sink > rows_.most[i]) rows_.raise(i, sink);
-    rows_.sum[i] += ScreenRows<Config>::weight(sink, rows_.most[i]);
+    if (sink > mine_.most) mine_.raise(sink);
+    mine_.sum += ScreenRow<Config>::weight(sink, mine_.most);
   }
 
-  /// Rows are complete. They go through shared memory, so that what follows is a loop and not as
-  /// many copies of it as a thread has rows and columns.
+  /// Rows are complete, in group 0. They go through shared memory, and 16 threads take a row.
   __device__ __forceinline__ void compare() {
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      add_sink(i, row_of(i) < item_.num_rows ? head_of(row_of(i)) : 0);
-      double* const state = memory_.states + 3 * row_of(i);
-      if (lane_ == 0) {
-        state[0] = rows_.most[i];
-        state[1] = rows_.sum[i];
-        state[2] = rows_.spread[i];
-      }
-#pragma unroll
-      for (int c = 0; c < kC; ++c) finished(row_of(i))[lane_ + 16 * c] = rows_.values[i][c];
+    if (group_ == 0) {
+      add_sink(row_ < item_.num_rows ? head_of(row_) : 0);
+      leave(memory_.states + 3 * row_, finished(row_));
     }
     __syncthreads();
     if constexpr (Config::kWritesRows) {
 #pragma unroll 1
-      for (int row = line_; row < Tile::kRows; row += 16) write_row(row);
+      for (int row = line(); row < Tile::kRows; row += 16) write_row(row);
     } else {
       with_screen_element<kScreenOutputElements>(p_.output.element, CompareRows{*this});
     }
+  }
+  static __device__ __forceinline__ int line() {
+    return static_cast<int>(threadIdx.x) / kScreenLanes;
+  }
+  static __device__ __forceinline__ int column() {
+    return static_cast<int>(threadIdx.x) % kScreenLanes;
   }
 
   /// The columns of a row in shared memory, over operands and weights.
@@ -405,8 +410,7 @@ class ScreenCta {
     template <Element kElement>
     __device__ __forceinline__ void run() const {
 #pragma unroll 1
-      for (int row = cta.line_; row < Tile::kRows; row += 16)
-        cta.template compare_row<kElement>(row);
+      for (int row = line(); row < Tile::kRows; row += 16) cta.template compare_row<kElement>(row);
     }
   };
 
@@ -425,7 +429,7 @@ class ScreenCta {
     const i64 first = (valid ? place_of(row) : 0) * p_.v_head_size + item_.chunk * Tile::kColumns;
     ScreenErrors errors;
 #pragma unroll 1
-    for (int c = lane_; valid && c < end_column(); c += kScreenLanes) {
+    for (int c = column(); valid && c < end_column(); c += kScreenLanes) {
       const double stored = screen_number<kElement>(p_.output.data, first + c);
       errors.add(p_.output, stored * p_.output.scale, expected(row, c));
     }
@@ -439,7 +443,7 @@ class ScreenCta {
                       item_.chunk * Tile::kColumns;
     ScreenErrors sizes;
 #pragma unroll 1
-    for (int c = lane_; valid && c < end_column(); c += kScreenLanes) {
+    for (int c = column(); valid && c < end_column(); c += kScreenLanes) {
       const double x = expected(row, c);
       p_.rows[first + c] = x;
       if (screen_is_finite(x)) sizes.reference_squares += x * x;
@@ -452,7 +456,7 @@ class ScreenCta {
     ScreenRecord record = errors.record();
     record.spread_squares = state[1] == 0.0 ? 0.0 : state[2] / (state[1] * state[1]);
     record.lse = state[1] == 0.0 ? -screen_infinity() : state[0] + log(state[1]);
-    if (row < item_.num_rows && lane_ == 0) {
+    if (row < item_.num_rows && column() == 0) {
       p_.records[place_of(row) * p_.num_chunks + item_.chunk] = record;
     }
   }
@@ -460,9 +464,11 @@ class ScreenCta {
   const ScreenParams& p_;
   const ScreenItem item_;
   Memory& memory_;
-  const int lane_;
-  const int line_;
-  ScreenRows<Config> rows_;
+  const int quad_;   // of the warp: threads that share a row
+  const int lane_;   // of the quad
+  const int row_;    // of the tile
+  const int group_;  // which of the tile's keys the warp has
+  ScreenRow<Config> mine_;
 };
 
 /// Config: as ScreenTile. Grid: an item each; CTA: kScreenThreads; dynamic shared memory:
@@ -489,7 +495,7 @@ struct ScreenValueSquares {
 
   template <Element kElement>
   __device__ __forceinline__ void run() const {
-    constexpr int kColumns = 16 * Config::kColumnsPerThread;
+    constexpr int kColumns = Config::kColumns;
     const int first = static_cast<int>(at % p.num_chunks) * kColumns;
     const i64 row = at / p.num_chunks;
     const i64 place = p.value.first + row / p.num_kv_heads * p.value.row_stride +
@@ -508,7 +514,7 @@ struct ScreenValueSquares {
   }
 };
 
-/// Fills value_squares. Config: int kColumnsPerThread, unsigned kElements. Grid: one thread each;
+/// Fills value_squares. Config: int kColumns, unsigned kElements. Grid: one thread each;
 /// CTA: kScreenThreads.
 template <class Config>
 __global__ void __launch_bounds__(kScreenThreads, 1)

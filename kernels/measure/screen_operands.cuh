@@ -1,8 +1,5 @@
 // Numbers on their way into screening: elements of stored tensors as float64, tiles of them in
-// shared memory, and sums over the threads that hold a row.
-//
-// Thread t has column t % 16 and row t / 16 of a grid that repeats over the tile, so that 16
-// neighbouring threads hold one row and operands are read from shared memory without conflicts.
+// shared memory, and sums over the 16 neighbouring threads that hold a row when it is compared.
 #pragma once
 
 #include "kernels/common/numeric.cuh"
@@ -11,7 +8,7 @@
 namespace attn {
 
 constexpr int kScreenDepth = 32;      // columns of Q and K in shared memory at a time
-constexpr int kScreenValueKeys = 16;  // rows of V likewise
+constexpr int kScreenValueKeys = 16;  // rows of V likewise, for a warp
 
 ATTN_FN double screen_infinity() { return double{float_from_bits(0x7F800000u)}; }
 ATTN_FN bool screen_is_finite(double x) { return x - x == 0.0; }
@@ -48,8 +45,8 @@ ATTN_FN void with_screen_element(Element element, const Body& body) {
   }
 }
 
-/// Columns [first, first + kScreenDepth) of kRows rows, transposed: to[column * stride + row]. Rows
-/// of number -1 are zeros.
+/// Columns [first, first + kScreenDepth) of kRows rows: to[row * kStride + column]. Rows of number
+/// -1 are zeros.
 template <int kRows, int kStride>
 struct ScreenLoadRows {
   double* to;
@@ -72,14 +69,14 @@ struct ScreenLoadRows {
     }
 #pragma unroll
     for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
-      to[column * kStride + static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce] =
+      to[(static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce) * kStride + column] =
           loaded[i];
     }
   }
 };
 
-/// kScreenValueKeys rows of V from column `first` on: to[key * kColumns + column].
-template <int kColumns>
+/// kKeys rows of V from column `first` on: to[key * kStride + column].
+template <int kKeys, int kColumns, int kStride>
 struct ScreenLoadValues {
   double* to;
   const ScreenOperand& from;
@@ -92,16 +89,16 @@ struct ScreenLoadValues {
     constexpr int kKeysAtOnce = kScreenThreads / kColumns;
     const int column = static_cast<int>(threadIdx.x) % kColumns;
     const i64 place = from.first + head * from.head_stride + first + column;
-    double loaded[kScreenValueKeys / kKeysAtOnce];
+    double loaded[kKeys / kKeysAtOnce];
 #pragma unroll
-    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
+    for (int i = 0; i < kKeys / kKeysAtOnce; ++i) {
       const i64 row = rows[static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce];
       const bool valid = row >= 0 && first + column < from.width;
       loaded[i] = valid ? screen_number<kElement>(from.data, row * from.row_stride + place) : 0.0;
     }
 #pragma unroll
-    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
-      to[(static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce) * kColumns + column] =
+    for (int i = 0; i < kKeys / kKeysAtOnce; ++i) {
+      to[(static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce) * kStride + column] =
           loaded[i];
     }
   }

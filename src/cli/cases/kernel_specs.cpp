@@ -57,7 +57,7 @@ Plan record_until_refused(const Problem& problem, const Backend& backend,
 /// float32 where something is quantised, and whether rows fit into what is kept of them.
 std::vector<cuda::ScreenForm> screen_forms(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
-  const unsigned as_given = cuda::screen_element_bit(element_of(a.dtype));
+  const unsigned as_given = cuda::screen_element_bit(a.dtype);
   constexpr unsigned kF32 = cuda::screen_element_bit(attn::Element::kF32);
   const bool quantised = cache_is_quantised(problem) || is_fp8_encoder(problem);
   std::set<unsigned> sets{as_given};

@@ -116,8 +116,8 @@ void Screen::attend(const ScreenBatch& batch, attn::ScreenParams params, Work& w
   params.num_chunks = plan.num_chunks;
   const std::int64_t norms = params.num_keys * params.num_kv_heads * plan.num_chunks;
   params.value_squares = work.make<double>(norms, "squares of values");
-  const std::int64_t partial_rows = plan.num_partials * plan.tile_rows();
-  params.partial_sums = work.make<double>(partial_rows * plan.tile_columns(), "partial sums");
+  const std::int64_t partial_rows = plan.num_partials * plan.rows;
+  params.partial_sums = work.make<double>(partial_rows * plan.columns, "partial sums");
   params.partial_states = work.make<double>(partial_rows * 3, "partial states");
 
   LaunchShape shape;

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 
-#include "core/numbers/dtype.h"
 #include "ops/cuda/vector_choice.h"
-#include "ops/operation_table.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -65,21 +63,21 @@ void add_item(attn::ScreenItem item, std::int64_t most_tiles, ScreenPlan& plan) 
 /// Few rows take small tiles, narrow values narrow ones.
 ScreenPlan plan_of_tiles(std::int64_t most_rows, std::int64_t v_head_size) {
   ScreenPlan plan;
-  plan.rows_per_thread = most_rows <= 16 ? 1 : 4;
-  plan.columns_per_thread = v_head_size <= 64 ? 4 : 8;
-  plan.num_chunks = static_cast<int>(ceil_quotient(v_head_size, plan.tile_columns()));
+  plan.rows = most_rows <= 16 ? 16 : 64;
+  plan.columns = v_head_size <= 64 ? 64 : 128;
+  plan.num_chunks = static_cast<int>(ceil_quotient(v_head_size, plan.columns));
   return plan;
 }
 
 std::string tile_name(const ScreenPlan& plan) {
-  return std::to_string(plan.tile_rows()) + "x" + std::to_string(plan.tile_columns());
+  return std::to_string(plan.rows) + "x" + std::to_string(plan.columns);
 }
 
 /// Of each type of a set: " bf16 f64".
 std::string names_of(unsigned elements) {
   std::string names;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64}) {
-    if ((elements & screen_element_bit(element_of(dtype))) == 0) continue;
+    if ((elements & screen_element_bit(dtype)) == 0) continue;
     names += ' ';
     names += dtype_name(dtype);
   }
@@ -90,11 +88,12 @@ std::string names_of(unsigned elements) {
 
 /// sizeof(attn::ScreenMemory<Config>), which only the device file knows; a test compares the two.
 int ScreenPlan::shared_bytes() const {
-  constexpr int kDepth = 32;
-  const int row_stride = tile_rows() + 1;
-  const int doubles = kDepth * (row_stride + attn::kScreenKeys + 1) +
-                      attn::kScreenKeys * row_stride + attn::kScreenKeys + 4 * tile_rows() +
-                      attn::kScreenKeys;
+  constexpr int kDepthStride = 32 + 4;
+  const int groups = 64 / rows;
+  const int products = (rows + attn::kScreenKeys) * kDepthStride;
+  const int values = 16 * groups * (columns + 4);
+  const int doubles = std::max(products, values) + rows * (attn::kScreenKeys + 4) +
+                      attn::kScreenKeys + 4 * rows + attn::kScreenKeys;
   return doubles * static_cast<int>(sizeof(double));
 }
 
@@ -102,9 +101,9 @@ KernelSpec ScreenPlan::value_squares_spec() const {
   KernelSpec spec;
   spec.source = "measure/screen.cuh";
   spec.function = "attn::screen_value_squares";
-  spec.constants = {{"int kColumnsPerThread", std::to_string(columns_per_thread)},
+  spec.constants = {{"int kColumns", std::to_string(columns)},
                     {"unsigned kElements", std::to_string(attn::kScreenOperandElements)}};
-  spec.name = "screen value squares " + std::to_string(tile_columns());
+  spec.name = "screen value squares " + std::to_string(columns);
   return spec;
 }
 
@@ -112,8 +111,8 @@ KernelSpec ScreenPlan::merge_spec(const ScreenForm& form) const {
   KernelSpec spec;
   spec.source = "measure/screen.cuh";
   spec.function = "attn::screen_merge";
-  spec.constants = {{"int kRowsPerThread", std::to_string(rows_per_thread)},
-                    {"int kColumnsPerThread", std::to_string(columns_per_thread)},
+  spec.constants = {{"int kRows", std::to_string(rows)},
+                    {"int kColumns", std::to_string(columns)},
                     {"bool kWritesRows", form.writes_rows ? "true" : "false"}};
   spec.name = "screen merge " + tile_name(*this);
   if (!form.writes_rows) spec.name += " compared";
@@ -141,9 +140,8 @@ ScreenPlan plan_screen(const ScreenBatch& batch, int num_sms) {
   std::int64_t tiles = 0;
   for (std::size_t b = 0; b < batch.seq_lens.size(); ++b) {
     const int rows = (batch.query_start_loc[b + 1] - batch.query_start_loc[b]) * batch.group;
-    for (int first = 0; first < rows; first += plan.tile_rows()) {
-      attn::ScreenItem item =
-          item_of_rows(batch, b, first, std::min(plan.tile_rows(), rows - first));
+    for (int first = 0; first < rows; first += plan.rows) {
+      attn::ScreenItem item = item_of_rows(batch, b, first, std::min(plan.rows, rows - first));
       for (item.kv_head = 0; item.kv_head < batch.num_kv_heads; ++item.kv_head) {
         for (item.chunk = 0; item.chunk < plan.num_chunks; ++item.chunk) {
           whole.push_back(item);
@@ -162,9 +160,7 @@ ScreenPlan plan_screen(const ScreenBatch& batch, int num_sms) {
   return plan;
 }
 
-int screen_chunk_columns(std::int64_t v_head_size) {
-  return plan_of_tiles(1, v_head_size).tile_columns();
-}
+int screen_chunk_columns(std::int64_t v_head_size) { return plan_of_tiles(1, v_head_size).columns; }
 
 int num_screen_chunks(std::int64_t v_head_size) { return plan_of_tiles(1, v_head_size).num_chunks; }
 

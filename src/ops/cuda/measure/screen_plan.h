@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/numbers/dtype.h"
 #include "jit/kernel_spec.h"
 #include "kernels/params_measure.h"
 
@@ -30,6 +31,9 @@ struct ScreenBatch {
 constexpr unsigned screen_element_bit(attn::Element element) {
   return 1u << static_cast<unsigned>(element);
 }
+constexpr unsigned screen_element_bit(Dtype dtype) {
+  return screen_element_bit(static_cast<attn::Element>(dtype));
+}
 
 /// What a kernel of screening is compiled for, beside its tiles.
 struct ScreenForm {
@@ -38,15 +42,13 @@ struct ScreenForm {
 };
 
 struct ScreenPlan {
-  int rows_per_thread = 4;               // of 16 rows
-  int columns_per_thread = 8;            // of 16 columns of V
+  int rows = 64;                         // of a tile
+  int columns = 128;                     // of V
   int num_chunks = 1;                    // of columns of V
   std::vector<attn::ScreenItem> items;   // costliest first
   std::vector<attn::ScreenItem> merges;  // of items that share the keys of their rows
   std::int64_t num_partials = 0;
 
-  int tile_rows() const { return 16 * rows_per_thread; }
-  int tile_columns() const { return 16 * columns_per_thread; }
   /// Of a CTA.
   int shared_bytes() const;
   /// The kernels of measure/screen.cuh with these tiles.

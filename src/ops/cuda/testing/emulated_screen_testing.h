@@ -7,6 +7,34 @@
 
 #include "ops/cuda/testing/emulated_cta_testing.h"
 
+#define multiply_add_double ptx_multiply_add_double
+#include "kernels/ptx/mma_double.cuh"
+#undef multiply_add_double
+
+namespace attn {
+
+/// One fma after the other, which is one order of the device's sums. The layout: mma_double.cuh.
+template <int kTiles>
+void multiply_add_double(double (&c)[kTiles][2], double a, const double (&b)[kTiles]) {
+  struct Fragments {
+    double a;
+    const double* b;
+  };
+  const auto lanes = attnbench::cuda::running_cta->exchange(Fragments{a, b});
+  const std::size_t lane = threadIdx.x % 32;
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::size_t column = lane % 4 * 2 + i;
+      for (std::size_t k = 0; k < 4; ++k) {
+        c[tile][i] = std::fma(lanes[lane / 4 * 4 + k].a, lanes[column * 4 + k].b[tile], c[tile][i]);
+      }
+    }
+  }
+  __syncwarp();  // until then the others read b where it is
+}
+
+}  // namespace attn
+
 #include "kernels/measure/screen.cuh"
 #include "kernels/measure/screen_latent.cuh"
 #include "kernels/measure/screen_rows.cuh"
@@ -15,10 +43,10 @@
 
 namespace attnbench::cuda {
 
-template <int kRows, int kColumns, bool kWrites, unsigned kSet>
+template <int kTileRows, int kTileColumns, bool kWrites, unsigned kSet>
 struct EmulatedScreenConfig {
-  static constexpr int kRowsPerThread = kRows;
-  static constexpr int kColumnsPerThread = kColumns;
+  static constexpr int kRows = kTileRows;
+  static constexpr int kColumns = kTileColumns;
   static constexpr bool kWritesRows = kWrites;
   static constexpr unsigned kElements = kSet;
 };
@@ -40,15 +68,15 @@ class EmulatedScreenLauncher final : public Launcher {
       return run_ctas(shape, 0, [&](void*) { attn::screen_compare_rows<NoConfig>(params); });
     }
     const auto& params = *static_cast<const attn::ScreenParams*>(bytes);
-    const bool few_columns = constant(spec, "int kColumnsPerThread") == "4";
+    const bool few_columns = constant(spec, "int kColumns") == "64";
     if (spec.function == "attn::screen_value_squares") {
-      return few_columns ? run_squares<4>(shape, params) : run_squares<8>(shape, params);
+      return few_columns ? run_squares<64>(shape, params) : run_squares<128>(shape, params);
     }
-    const bool few_rows = constant(spec, "int kRowsPerThread") == "1";
-    if (few_rows && few_columns) return run_tiles<1, 4>(spec, shape, params);
-    if (few_rows) return run_tiles<1, 8>(spec, shape, params);
-    if (few_columns) return run_tiles<4, 4>(spec, shape, params);
-    return run_tiles<4, 8>(spec, shape, params);
+    const bool few_rows = constant(spec, "int kRows") == "16";
+    if (few_rows && few_columns) return run_tiles<16, 64>(spec, shape, params);
+    if (few_rows) return run_tiles<16, 128>(spec, shape, params);
+    if (few_columns) return run_tiles<64, 64>(spec, shape, params);
+    return run_tiles<64, 128>(spec, shape, params);
   }
 
   std::vector<KernelSpec> launched;
@@ -78,7 +106,7 @@ class EmulatedScreenLauncher final : public Launcher {
   template <int kColumns>
   void run_squares(const LaunchShape& shape, const attn::ScreenParams& params) {
     run_ctas(shape, 0, [&](void*) {
-      attn::screen_value_squares<EmulatedScreenConfig<1, kColumns, true, kAll>>(params);
+      attn::screen_value_squares<EmulatedScreenConfig<16, kColumns, true, kAll>>(params);
     });
   }
 
