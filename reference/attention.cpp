@@ -108,12 +108,11 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
                       {inputs.query_start_loc, inputs.seq_lens, result.num_heads,
                        static_cast<int>(inputs.key->dim(1))},
                       rows);
-  ThreadPool pool(options.num_threads);
-  std::vector<std::unique_ptr<BlockAttention<Real>>> workers(
-      static_cast<std::size_t>(pool.num_threads()));
+  const int threads = options.num_threads > 0 ? options.num_threads : available_cores();
+  std::vector<std::unique_ptr<BlockAttention<Real>>> workers(static_cast<std::size_t>(threads));
   // Why here as well: other threads may take all blocks of a small problem.
   std::atomic<bool> stopped{options.should_stop && options.should_stop()};
-  pool.parallel_for(static_cast<std::int64_t>(blocks.size()), [&](std::int64_t i, int thread) {
+  for_each_index(static_cast<std::int64_t>(blocks.size()), threads, [&](std::int64_t i, int thread) {
     // Only the calling thread polls, so that should_stop need not be safe for several threads.
     if (thread == 0 && options.should_stop && options.should_stop()) stopped = true;
     if (stopped) return;

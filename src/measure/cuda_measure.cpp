@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/nvml.h"
 #include "measure/sample_clock.h"
 #include "measure/stream_gate.h"
 
@@ -64,15 +63,15 @@ constexpr double kSecondsBetweenClocks = 0.005;
 /// Clock readings of one measurement.
 class ClockLog {
  public:
-  ClockLog(const Runtime& runtime, const Clock& clock)
-      : nvml_(runtime.device().pci_bus_id), clock_(clock) {}
+  ClockLog(std::shared_ptr<const Nvml> nvml, const Clock& clock)
+      : nvml_(std::move(nvml)), clock_(clock) {}
 
   /// The reasons of a reading that was made now.
   std::vector<std::string> read() {
     const double now_s = clock_.now_s();
     if (now_s - last_s_ < kSecondsBetweenClocks) return {};
     last_s_ = now_s;
-    const std::optional<DeviceState> state = nvml_.sample();
+    const std::optional<DeviceState> state = nvml_->sample();
     if (!state) return {};
     sm_mhz_.push_back(state->sm_clock_mhz);
     std::istringstream words(state->throttling);
@@ -98,7 +97,7 @@ class ClockLog {
   }
 
  private:
-  Nvml nvml_;
+  std::shared_ptr<const Nvml> nvml_;
   const Clock& clock_;
   double last_s_ = -1;
   std::vector<int> sm_mhz_;
@@ -136,13 +135,14 @@ class Graph {
 class CudaStopwatch final : public Stopwatch {
  public:
   CudaStopwatch(Runtime& runtime, const Stream& stream, const Clock& clock, TimingMode mode,
-                KernelStore* kernels, std::shared_ptr<RestPolicy> rest)
+                KernelStore* kernels, std::shared_ptr<RestPolicy> rest,
+                std::shared_ptr<const Nvml> nvml)
       : runtime_(runtime),
         stream_(stream),
         clock_(clock),
         mode_(mode),
         gate_(runtime, stream),
-        log_(runtime, clock),
+        log_(std::move(nvml), clock),
         rest_(std::move(rest)) {
     if (kernels != nullptr) counters_.emplace(runtime, stream, *kernels);
   }
@@ -262,8 +262,11 @@ class CudaStopwatch final : public Stopwatch {
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
                                                const Clock& clock, TimingMode mode,
                                                KernelStore* kernels,
-                                               std::shared_ptr<RestPolicy> rest) {
-  return std::make_unique<CudaStopwatch>(runtime, stream, clock, mode, kernels, std::move(rest));
+                                               std::shared_ptr<RestPolicy> rest,
+                                               std::shared_ptr<const Nvml> nvml) {
+  if (!nvml) nvml = std::make_shared<const Nvml>(runtime.device().pci_bus_id);
+  return std::make_unique<CudaStopwatch>(runtime, stream, clock, mode, kernels, std::move(rest),
+                                         std::move(nvml));
 }
 
 }  // namespace attnbench

@@ -18,6 +18,7 @@
 #include <memory>
 
 #include "core/system/clock.h"
+#include "gpu/nvml.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"
@@ -35,11 +36,12 @@ namespace attnbench {
 ///
 /// With `kernels`, which must outlive it too, the clock of each sample comes from the device's own
 /// counters. Before every sample the device rests as `rest` says, which is told of each; without
-/// one it does not rest, pace "sustained".
+/// one it does not rest, pace "sustained". `nvml`: where clocks are read; null = opened for it.
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
                                                const Clock& clock, TimingMode mode,
                                                KernelStore* kernels = nullptr,
-                                               std::shared_ptr<RestPolicy> rest = nullptr);
+                                               std::shared_ptr<RestPolicy> rest = nullptr,
+                                               std::shared_ptr<const Nvml> nvml = nullptr);
 
 /// A CacheFlusher for the device's second-level cache; the first-level caches are emptied by every
 /// launch. Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -149,7 +150,14 @@ std::string describe_first(const Tensor& actual, const Tensor& expected, std::in
 
 /// The first element whose bytes differ in two tensors of one type and size; -1 = none.
 std::int64_t first_other_element(const Tensor& a, const Tensor& b) {
-  if (a.empty() || std::memcmp(a.bytes(), b.bytes(), a.size_bytes()) == 0) return -1;
+  constexpr std::int64_t kChunk = 4 << 20;
+  std::atomic<bool> is_same{true};
+  for_each_chunk(static_cast<std::int64_t>(a.size_bytes()), kChunk,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   const auto bytes = static_cast<std::size_t>(end - begin);
+                   if (std::memcmp(a.bytes() + begin, b.bytes() + begin, bytes) != 0) is_same = false;
+                 });
+  if (is_same) return -1;
   const std::size_t size = dtype_size(a.dtype());
   std::size_t offset = 0;
   while (std::memcmp(a.bytes() + offset, b.bytes() + offset, size) == 0) offset += size;

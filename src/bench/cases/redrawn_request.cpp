@@ -151,7 +151,7 @@ std::optional<SampleVerdict> judge_drawn(const Problem& problem, const Reference
     const int threads = options.num_threads > 0 ? options.num_threads : available_cores();
     const auto requests = static_cast<int>(drawn.size());
     const ReferenceOptions share{std::max(1, threads / requests), {}};
-    ThreadPool(std::min(threads, requests)).parallel_for(requests, [&](std::int64_t i, int) {
+    for_each_index(requests, threads, [&](std::int64_t i, int) {
       const auto at = static_cast<std::size_t>(i);
       judgements[at] = judge(drawn[at], share);
     });

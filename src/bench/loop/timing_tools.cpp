@@ -145,8 +145,10 @@ class CudaTimingTools final : public TimingTools {
   explicit CudaTimingTools(CudaOps& ops) : ops_(ops) {}
 
   std::unique_ptr<Stopwatch> make_stopwatch(const Problem& problem, bool) override {
+    // Why once: to open the library takes 10 ms.
+    if (!nvml_) nvml_ = std::make_shared<const Nvml>(ops_.runtime().device().pci_bus_id);
     return make_cuda_stopwatch(ops_.runtime(), ops_.stream(), steady_clock(), problem.timing.mode,
-                               &ops_.kernels(), rest_of(problem));
+                               &ops_.kernels(), rest_of(problem), nvml_);
   }
   CacheFlusher& flusher() override {
     if (!flusher_) flusher_ = make_cuda_cache_flusher(ops_.runtime(), ops_.stream());
@@ -207,6 +209,7 @@ class CudaTimingTools final : public TimingTools {
   std::unique_ptr<CacheFlusher> flusher_;
   std::optional<CudaCeilings> ceilings_;
   std::set<MatrixType> measured_;  // the products in ceilings_
+  std::shared_ptr<const Nvml> nvml_;
   const Problem* rest_problem_ = nullptr;
   std::shared_ptr<RestPolicy> rest_;  // of rest_problem_
 };

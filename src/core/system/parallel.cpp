@@ -69,7 +69,7 @@ std::vector<int> distinct_cores(std::vector<int> cores, const std::vector<int>& 
 
 namespace {
 
-/// The threads of for_each_chunk(): to start them anew for each of the hundreds of tensors of a case
+/// The threads of for_each_index(): to start them anew for each of the hundreds of tensors of a case
 /// took as long as to copy those. Who finds them in use by another thread, or is one of them, starts
 /// some of its own.
 struct SharedPool {
@@ -77,13 +77,14 @@ struct SharedPool {
   ThreadPool* pool = nullptr;
   pid_t owner = 0;
 
+  /// At least so many.
   ThreadPool& of(int num_threads) {
     // Why: a child has none of its parent's threads, and must not wait for their end.
     if (owner != getpid()) pool = nullptr;
-    if (pool == nullptr || pool->num_threads() != num_threads) {
+    if (pool == nullptr || pool->num_threads() < num_threads) {
       delete pool;
       pool = nullptr;
-      pool = new ThreadPool(num_threads);
+      pool = new ThreadPool(std::max(num_threads, available_cores()));
       owner = getpid();
     }
     return *pool;
@@ -112,22 +113,26 @@ void for_each_chunk(std::int64_t count, std::int64_t chunk,
                     const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (count <= 0) return;
   const std::int64_t chunks = (count - 1) / chunk + 1;
-  const int wanted = chunk_threads > 0 ? chunk_threads.load() : available_cores();
-  const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, chunks));
-  const auto of_chunk = [&](std::int64_t index, int) {
+  for_each_index(chunks, chunk_threads, [&](std::int64_t index, int) {
     body(index * chunk, std::min(count, (index + 1) * chunk));
-  };
-  if (threads == 1) {
-    for (std::int64_t index = 0; index < chunks; ++index) of_chunk(index, 0);
+  });
+}
+
+void for_each_index(std::int64_t count, int num_threads,
+                    const std::function<void(std::int64_t, int)>& body) {
+  const int wanted = num_threads > 0 ? num_threads : available_cores();
+  const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, count));
+  if (threads <= 1) {
+    for (std::int64_t index = 0; index < count; ++index) body(index, 0);
     return;
   }
   if (!in_shared_pool) {
     if (const std::unique_lock lock(shared_pool().mutex, std::try_to_lock); lock) {
       const InSharedPool here;
-      return shared_pool().of(wanted).parallel_for(chunks, of_chunk);
+      return shared_pool().of(threads).parallel_for(count, threads, body);
     }
   }
-  ThreadPool(threads).parallel_for(chunks, of_chunk);
+  ThreadPool(threads).parallel_for(count, body);
 }
 
 struct ThreadPool::State {
@@ -227,14 +232,14 @@ void ThreadPool::settle() {
   });
 }
 
-void ThreadPool::parallel_for(std::int64_t count,
+void ThreadPool::parallel_for(std::int64_t count, int most_threads,
                               const std::function<void(std::int64_t, int)>& body) {
   State& state = *state_;
   // The calling thread takes indices too. To wake more than there are left costs time; those that
   // wait without sleeping would go to sleep if they had no part in it.
-  const std::int64_t useful = state.awake ? std::ssize(state.workers) : count - 1;
-  const auto others =
-      static_cast<int>(std::clamp<std::int64_t>(useful, 0, std::ssize(state.workers)));
+  const std::int64_t most = std::min<std::int64_t>(std::ssize(state.workers), most_threads - 1);
+  const std::int64_t useful = state.awake ? most : count - 1;
+  const auto others = static_cast<int>(std::clamp<std::int64_t>(useful, 0, most));
   // Nobody else looks at these before being called.
   state.body = &body;
   state.count = count;
