@@ -31,6 +31,20 @@ set(ATTNBENCH_COMMON_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> 
 # who edits one file waits for its neighbours too.
 option(ATTNBENCH_UNITY "Compile the sources of a module in groups" OFF)
 
+# Sources that tests/mutation replaces. They come first in their modules and so share groups: for a
+# mutant the others of its group are compiled as well, each by itself.
+set(ATTNBENCH_MUTATED "")
+foreach(list mutants gate_mutants)
+  set(file ${CMAKE_SOURCE_DIR}/tests/mutation/${list}.json)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(STRINGS ${file} lines REGEX "\"file\": \"[^\"]+\"")
+  foreach(line ${lines})
+    string(REGEX REPLACE ".*\"file\": \"([^\"]+)\".*" "\\1" source "${line}")
+    list(APPEND ATTNBENCH_MUTATED ${CMAKE_SOURCE_DIR}/${source})
+  endforeach()
+endforeach()
+list(REMOVE_DUPLICATES ATTNBENCH_MUTATED)
+
 # attnbench_unity(<target> <most>): in groups of at most that many sources, of about the same size, where
 # that is wanted. What is added to the target later, a generated file or two, goes with them.
 function(attnbench_unity target most)
@@ -100,6 +114,11 @@ function(attnbench_module name)
     endif()
   endforeach()
   if(sources)
+    set(rest ${sources})
+    list(REMOVE_ITEM rest ${ATTNBENCH_MUTATED})
+    set(mutated ${sources})
+    list(REMOVE_ITEM mutated ${rest} "")
+    set(sources ${mutated} ${rest})
     set(hot "")
     if(ARG_HOT)
       set(hot ${sources})
