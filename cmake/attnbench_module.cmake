@@ -31,22 +31,29 @@ set(ATTNBENCH_COMMON_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> 
 # who edits one file waits for its neighbours too.
 option(ATTNBENCH_UNITY "Compile the sources of a module in groups" OFF)
 
-# Sources that tests/mutation replaces: each has a compile command and an object of its own.
+# Sources that tests/mutation replaces. They come first in their modules and so share groups: for a
+# mutant the others of its group are compiled as well, each by itself.
+set(ATTNBENCH_MUTATED "")
 foreach(list mutants gate_mutants)
   set(file ${CMAKE_SOURCE_DIR}/tests/mutation/${list}.json)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(STRINGS ${file} lines REGEX "\"file\": \"[^\"]+\"")
   foreach(line ${lines})
     string(REGEX REPLACE ".*\"file\": \"([^\"]+)\".*" "\\1" source "${line}")
-    set_source_files_properties(${CMAKE_SOURCE_DIR}/${source} PROPERTIES
-      SKIP_UNITY_BUILD_INCLUSION ON)
+    list(APPEND ATTNBENCH_MUTATED ${CMAKE_SOURCE_DIR}/${source})
   endforeach()
 endforeach()
+list(REMOVE_DUPLICATES ATTNBENCH_MUTATED)
 
-# attnbench_unity(<target>): in groups, where that is wanted.
-function(attnbench_unity target)
+# attnbench_unity(<target> <most>): in groups of at most that many sources, of about the same size, where
+# that is wanted. What is added to the target later, a generated file or two, goes with them.
+function(attnbench_unity target most)
   if(ATTNBENCH_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    get_target_property(sources ${target} SOURCES)
+    list(LENGTH sources count)
+    math(EXPR groups "(${count} + ${most} - 1) / ${most}")
+    math(EXPR batch "(${count} + ${groups} - 1) / ${groups} + 1")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
   endif()
 endfunction()
 
@@ -69,15 +76,25 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
+# attnbench_optimise(<target> <light>): the level, and the precompiled headers for it.
+function(attnbench_optimise target light)
+  if(light)
+    target_compile_options(${target} PRIVATE -O1)
+    attnbench_precompile(${target} light FLAGS -O1 HEADERS <nlohmann/json.hpp>)
+  else()
+    attnbench_precompile(${target} common)
+  endif()
+endfunction()
+
+# attnbench_module(<name> [LIGHT] [HOT regex] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
 #   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
-# LIGHT: nothing in it is worth the compile time of -O3. JSON: many of its sources read or write JSON.
-# SEPARATE: never in groups, because sources have the same local names; SEPARATE_TESTS: so have its
-# tests. PARALLEL_TESTS: test cases that take all cores, for minutes; they are a test of their own,
-# <name>.parallel, which runs alone and first.
+# LIGHT: nothing in it is worth the compile time of -O3, but for the sources that match HOT. Sources are
+# compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
+# SEPARATE_TESTS: not so in its tests, which are never in groups. PARALLEL_TESTS: test cases that take
+# all cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;JSON;SEPARATE;SEPARATE_TESTS" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;SEPARATE_TESTS" "DIR;EXCLUDE;HOT;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -97,18 +114,27 @@ function(attnbench_module name)
     endif()
   endforeach()
   if(sources)
+    set(rest ${sources})
+    list(REMOVE_ITEM rest ${ATTNBENCH_MUTATED})
+    set(mutated ${sources})
+    list(REMOVE_ITEM mutated ${rest} "")
+    set(sources ${mutated} ${rest})
+    set(hot "")
+    if(ARG_HOT)
+      set(hot ${sources})
+      list(FILTER hot INCLUDE REGEX "${ARG_HOT}")
+      list(FILTER sources EXCLUDE REGEX "${ARG_HOT}")
+    endif()
     add_library(attnbench_${name} STATIC ${sources})
     target_link_libraries(attnbench_${name} PUBLIC ${public} PRIVATE ${ARG_PRIVATE_LINK})
-    if(NOT ARG_SEPARATE)
-      attnbench_unity(attnbench_${name})
-    endif()
-    if(ARG_LIGHT)
-      target_compile_options(attnbench_${name} PRIVATE -O1)
-      attnbench_precompile(attnbench_${name} light FLAGS -O1 HEADERS <nlohmann/json.hpp>)
-    elseif(ARG_JSON)
-      attnbench_precompile(attnbench_${name} json HEADERS <nlohmann/json.hpp>)
-    else()
-      attnbench_precompile(attnbench_${name} common)
+    attnbench_unity(attnbench_${name} 20)
+    attnbench_optimise(attnbench_${name} "${ARG_LIGHT}")
+    if(hot)
+      add_library(attnbench_${name}_hot OBJECT ${hot})
+      target_link_libraries(attnbench_${name}_hot PRIVATE ${public} ${ARG_PRIVATE_LINK})
+      attnbench_unity(attnbench_${name}_hot 20)
+      attnbench_optimise(attnbench_${name}_hot FALSE)
+      target_sources(attnbench_${name} PRIVATE $<TARGET_OBJECTS:attnbench_${name}_hot>)
     endif()
   else()
     add_library(attnbench_${name} INTERFACE)
@@ -117,7 +143,7 @@ function(attnbench_module name)
   if(ATTNBENCH_TESTS AND tests)
     add_executable(test_${name} ${tests})
     if(NOT ARG_SEPARATE_TESTS)
-      attnbench_unity(test_${name})
+      attnbench_unity(test_${name} 7)
     endif()
     target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
     # Why: tests are compiled often and run once; what they test keeps its optimisation.

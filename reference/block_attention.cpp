@@ -32,7 +32,7 @@ template <typename Real>
 using ConstArrayMap = Eigen::Map<const Eigen::Array<Real, Eigen::Dynamic, 1>>;
 
 template <typename Real>
-constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+constexpr Real kInfinityOf = std::numeric_limits<Real>::infinity();
 
 template <typename Buffer>
 void grow(Buffer& buffer, std::int64_t size) {
@@ -131,7 +131,7 @@ void BlockAttention<Real>::compute(const RowBlock& block) {
   plan_tiles(block);
   load_query(block);
   const std::int64_t matrix_rows = block.num_matrix_rows();
-  row_max_.assign(static_cast<std::size_t>(matrix_rows), -kInfinity<Real>);
+  row_max_.assign(static_cast<std::size_t>(matrix_rows), -kInfinityOf<Real>);
   row_sum_.assign(static_cast<std::size_t>(matrix_rows), Real{0});
   sums_.assign(static_cast<std::size_t>(matrix_rows * v_head_size_), Real{0});
   if constexpr (kMeasuresRows) {
@@ -351,11 +351,11 @@ void BlockAttention<Real>::add_sinks(const RowBlock& block) {
   for (std::int64_t row = 0; row < block.num_matrix_rows(); ++row) {
     const auto head = static_cast<std::size_t>(block.first_head + row % block.num_heads);
     const auto sink = static_cast<Real>(inputs_.sinks[head]);
-    if (sink == -kInfinity<Real>) continue;
+    if (sink == -kInfinityOf<Real>) continue;
     Real& row_max = row_max_[static_cast<std::size_t>(row)];
     row_max = std::max(row_max, sink);
     row_sum_[static_cast<std::size_t>(row)] =
-        sink == kInfinity<Real> ? Real{1} : std::exp(sink - row_max);
+        sink == kInfinityOf<Real> ? Real{1} : std::exp(sink - row_max);
   }
 }
 
@@ -369,9 +369,10 @@ void BlockAttention<Real>::weigh_tile(const RowBlock& block, const Tile& tile) {
     const Real row_max = row_max_[static_cast<std::size_t>(row)];
     const bool sink_takes_all =
         !inputs_.sinks.empty() &&
-        inputs_.sinks[static_cast<std::size_t>(block.first_head + row % heads)] == kInfinity<float>;
+        inputs_.sinks[static_cast<std::size_t>(block.first_head + row % heads)] ==
+            kInfinityOf<float>;
     std::int64_t done = 0;
-    if (row_max != -kInfinity<Real> && !sink_takes_all) {
+    if (row_max != -kInfinityOf<Real> && !sink_takes_all) {
       for_visible(tile, row / heads, [&](const KeyRange& keys) {
         std::fill(weights + done, weights + (keys.begin - tile.begin), Real{0});
         done = keys.end - tile.begin;
@@ -495,9 +496,9 @@ void BlockAttention<Real>::finish(const RowBlock& block) {
     const Real row_max = row_max_[static_cast<std::size_t>(row)];
     const std::int64_t list_row = block.row_begin + row / block.num_heads;
     const std::int64_t head = block.first_head + row % block.num_heads;
-    const bool empty = row_max == -kInfinity<Real> && row_sum == Real{0};
+    const bool empty = row_max == -kInfinityOf<Real> && row_sum == Real{0};
     result_.lse[static_cast<std::size_t>(head * num_rows + list_row)] =
-        empty ? -kInfinity<double> : static_cast<double>(row_max + std::log(row_sum));
+        empty ? -kInfinityOf<double> : static_cast<double>(row_max + std::log(row_sum));
     Real* const sums = sums_.data() + row * v_head_size_;
     ArrayMap<Real> array(sums, v_head_size_);
     if (!empty) array /= row_sum;

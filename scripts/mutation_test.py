@@ -6,7 +6,8 @@ the gate its unit tests.
 Every entry of mutants.json, row_mutants.json (small numeric mistakes) and gate_mutants.json in
 tests/mutation replaces one piece of text of one source file. Only the mutated file is compiled, with
 the flags of the build, and linked before the libraries of the tool, so that the real sources and the
-real binary stay as they are.
+real binary stay as they are. Where the build compiles sources in groups, the others of its group are
+compiled once, each by itself, and linked there too.
 
 Example: scripts/mutation_test.py --build build
 """
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MUTATION = ROOT / "tests" / "mutation"
@@ -72,16 +74,31 @@ def quick_linker():
     return next(([f"-fuse-ld={name}"] for name in ("lld", "gold") if shutil.which(f"ld.{name}")), [])
 
 
+def grouped_sources(file):
+    """The sources that a file of CMake's for a group includes, none of any other file."""
+    if file.parent.name != "Unity":
+        return []
+    included = re.findall(r'^#include "(.*)"$', file.read_text(), re.MULTILINE)
+    return [pathlib.Path(source).resolve() for source in included]
+
+
 class Build:
     """Compile and link commands of a configured ninja build."""
 
     def __init__(self, directory):
         self.directory = directory
         entries = json.loads((directory / "compile_commands.json").read_text())
-        self.compile = {
-            pathlib.Path(entry["file"]).resolve(): shlex.split(entry["command"])
-            for entry in entries
-        }
+        self.compile = {}
+        self.group = {}  # of a source that is compiled in a group: all sources of the group
+        for entry in entries:
+            file = pathlib.Path(entry["file"]).resolve()
+            sources = grouped_sources(file) or [file]
+            for source in sources:
+                self.compile[source] = shlex.split(entry["command"])
+                self.group[source] = sources
+        self.scratch = tempfile.TemporaryDirectory(prefix="attnbench-neighbours-")
+        self.locks = {}
+        self.lock = threading.Lock()
         self.linker = quick_linker()
         self.link = {program: self.link_of(program) for program in ("attnbench", "test_gate")}
 
@@ -96,19 +113,34 @@ class Build:
     def compile_command(self, source, mutated, output):
         """Flags of `source`; -O1, because the mutants are small and a build is all they need, with
         the precompiled headers that were made for -O1."""
-        command = [re.sub("attnbench_headers_(common|json)", "attnbench_headers_light", word)
+        command = [word.replace("attnbench_headers_common", "attnbench_headers_light")
                    for word in self.compile[source.resolve()]]  # fmt: skip
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(mutated)
         return command + ["-O1"]
 
-    def link_command(self, program, mutated_object, output):
-        """The object comes before the libraries: the linker never opens the original."""
+    def neighbours_of(self, source):
+        """Objects of the other sources of its group, unchanged; each is compiled once."""
+        return [self.unchanged(other) for other in self.group[source.resolve()]
+                if other != source.resolve()]  # fmt: skip
+
+    def unchanged(self, source):
+        """Its object; who comes while it is compiled waits."""
+        with self.lock:
+            lock = self.locks.setdefault(source, threading.Lock())
+        output = pathlib.Path(self.scratch.name) / f"{'-'.join(source.parts[1:])}.o"
+        with lock:
+            if not output.exists():
+                call(self.compile_command(source, source, output), self.directory, "compiler")
+        return output
+
+    def link_command(self, program, mutated_objects, output):
+        """The objects come before the libraries: the linker never opens the original."""
         command = list(self.link[program])
         command[command.index("-o") + 1] = str(output)
         first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
-        return (command[:first_library] + [str(mutated_object)] + command[first_library:]
-                + self.linker)
+        return (command[:first_library] + [str(file) for file in mutated_objects]
+                + command[first_library:] + self.linker)
 
 
 def mutate(mutant):
@@ -134,7 +166,8 @@ def build_mutant(build, mutant, program, scratch):
     compiled = scratch / "mutated.o"
     call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
     binary = scratch / program
-    call(build.link_command(program, compiled, binary), build.directory, "linker")
+    call(build.link_command(program, [compiled, *build.neighbours_of(source)], binary),
+         build.directory, "linker")
     return binary
 
 

@@ -89,7 +89,7 @@ void check_gather(const DsMlaGather& gather, const Tensor& destination) {
                     gather.cache->dim(1), gather.cache->dim(0));
 }
 
-constexpr std::int64_t kRowsPerTask = 256;
+constexpr std::int64_t kCacheEntriesPerTask = 256;
 
 void check_latents(const Tensor& kv_c, const Tensor& k_pe) {
   require_rank(kv_c, 2, "kv_c");
@@ -117,7 +117,7 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
   const auto latent_bytes = static_cast<std::size_t>(kv_c.dim(1)) * size;
   const auto rope_bytes = static_cast<std::size_t>(k_pe.dim(1)) * size;
   stored.codes = Tensor(kv_c.dtype(), {kv_c.dim(0), kv_c.dim(1) + k_pe.dim(1)});
-  for_each_chunk(kv_c.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(kv_c.dim(0), kCacheEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (auto row = static_cast<std::size_t>(begin); row < static_cast<std::size_t>(end); ++row) {
       std::byte* const entry = stored.codes.bytes() + row * (latent_bytes + rope_bytes);
       std::memcpy(entry, kv_c.bytes() + row * latent_bytes, latent_bytes);
@@ -134,7 +134,7 @@ Tensor quantise_part(const Tensor& x, float k_scale, std::int64_t column, Tensor
   Tensor dequantized(Dtype::kF32, x.shape());
   const std::int64_t width = x.dim(1);
   const auto row_bytes = width * static_cast<std::int64_t>(dtype_size(x.dtype()));
-  for_each_chunk(x.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(x.dim(0), kCacheEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::uint8_t* const entry = codes.data<std::uint8_t>() + row * codes.dim(1) + column;
       float* const values = dequantized.data<float>() + row * width;
@@ -184,7 +184,7 @@ StoredMlaCache store_packed(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype
   stored.codes = Tensor(Dtype::kU8, {num_entries, form.bytes});
   stored.kv_c_dequantized = Tensor(Dtype::kF32, kv_c.shape());
   stored.k_pe_dequantized = Tensor(Dtype::kF32, k_pe.shape());
-  for_each_chunk(num_entries, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(num_entries, kCacheEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::uint16_t> values(static_cast<std::size_t>(form.latent + form.rope));
     for (std::int64_t row = begin; row < end; ++row) {
       std::byte* const entry = stored.codes.bytes() + row * form.bytes;

@@ -42,7 +42,7 @@ Tensor rope_part(const Tensor& query, std::int64_t nope, std::int64_t num_tokens
   return rope;
 }
 
-constexpr std::int64_t kRowsPerTask = 256;
+constexpr std::int64_t kQueriesPerTask = 256;
 
 /// Row (token, head) of a part of the query.
 void load_part(const Tensor& part, std::int64_t row, float* values) {
@@ -180,7 +180,7 @@ MlaQuantisedQuery quantise_mla_query(const Tensor& ql_nope, const Tensor& q_pe, 
     }
     saturated += saturated_here;
   };
-  for_each_chunk(ql_nope.dim(0) * ql_nope.dim(1), kRowsPerTask, quantise_rows);
+  for_each_chunk(ql_nope.dim(0) * ql_nope.dim(1), kQueriesPerTask, quantise_rows);
   result.saturated = saturated;
   return result;
 }

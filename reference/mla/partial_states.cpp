@@ -12,7 +12,7 @@
 namespace attnbench {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfinitePartialLse = std::numeric_limits<double>::infinity();
 
 void check_same_shape(const ReferenceOutput& a, const ReferenceOutput& b) {
   if (a.rows != b.rows || a.num_heads != b.num_heads || a.v_head_size != b.v_head_size) {
@@ -30,7 +30,7 @@ void add_weighted(const double* part, double weight, int count, double* sum) {
 /// m + ln sum e^(lse_n - m); -inf when all are.
 double log_sum_exp(std::span<const double> lses) {
   const double m = *std::max_element(lses.begin(), lses.end());
-  if (m == -kInfinity) return m;
+  if (m == -kInfinitePartialLse) return m;
   double sum = 0;
   for (const double lse : lses) sum += std::exp(lse - m);
   return m + std::log(sum);
@@ -49,11 +49,11 @@ ReferenceOutput combine_partials(std::span<const ReferenceOutput> parts) {
     for (std::size_t row = 0; row < num_rows; ++row) {
       for (std::size_t n = 0; n < parts.size(); ++n) {
         const double lse = parts[n].lse[head * num_rows + row];
-        lses[n] = std::isnan(lse) || lse == kInfinity ? -kInfinity : lse;
+        lses[n] = std::isnan(lse) || lse == kInfinitePartialLse ? -kInfinitePartialLse : lse;
       }
       const double lse = log_sum_exp(lses);
       result.lse[head * num_rows + row] = lse;
-      if (lse == -kInfinity) continue;
+      if (lse == -kInfinitePartialLse) continue;
       const std::size_t first = (row * num_heads + head) * width;
       for (std::size_t n = 0; n < parts.size(); ++n) {
         add_weighted(parts[n].output.data() + first, std::exp(lses[n] - lse), result.v_head_size,
@@ -75,14 +75,14 @@ ReferenceOutput merge_partials(const ReferenceOutput& prefix, const ReferenceOut
     for (std::size_t row = 0; row < num_rows; ++row) {
       if (result.rows[row] >= merge_end) continue;
       const std::size_t at = head * num_rows + row;
-      const double p = std::isinf(prefix.lse[at]) ? -kInfinity : prefix.lse[at];
-      const double s = std::isinf(suffix.lse[at]) ? -kInfinity : suffix.lse[at];
+      const double p = std::isinf(prefix.lse[at]) ? -kInfinitePartialLse : prefix.lse[at];
+      const double s = std::isinf(suffix.lse[at]) ? -kInfinitePartialLse : suffix.lse[at];
       const double m = std::isnan(p) || std::isnan(s) ? p + s : std::max(p, s);
       const std::size_t first = (row * num_heads + head) * width;
       double* const output = result.output.data() + first;
       std::fill_n(output, width, 0.0);
       result.lse[at] = m;
-      if (m == -kInfinity) continue;
+      if (m == -kInfinitePartialLse) continue;
       const double prefix_weight = std::exp(p - m);
       const double suffix_weight = std::exp(s - m);
       const double sum = prefix_weight + suffix_weight;

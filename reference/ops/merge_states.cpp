@@ -11,7 +11,7 @@
 namespace attnbench {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteLse = std::numeric_limits<double>::infinity();
 
 float lse_of(const PartialState& state, const StateRows& rows, std::int64_t token,
              std::int64_t head) {
@@ -36,7 +36,7 @@ MergedState for_each_state(const StateRows& rows, Body body) {
   const std::size_t count = rows.rows.size();
   MergedState result;
   result.output.assign(count * static_cast<std::size_t>(rows.num_heads * rows.head_size), 0.0);
-  result.lse.assign(count * static_cast<std::size_t>(rows.num_heads), -kInfinity);
+  result.lse.assign(count * static_cast<std::size_t>(rows.num_heads), -kInfiniteLse);
   constexpr std::int64_t kStatesPerTask = 64;
   const std::int64_t states = static_cast<std::int64_t>(count) * rows.num_heads;
   for_each_chunk(states, kStatesPerTask, [&](std::int64_t begin, std::int64_t end) {
@@ -54,7 +54,7 @@ template <typename Real>
 MergedState merge_in(const PartialState& prefix, const PartialState& suffix,
                      std::int64_t num_merged, const StateRows& rows) {
   const auto sanitised = [](float lse) {
-    return std::isinf(lse) ? static_cast<Real>(-kInfinity) : static_cast<Real>(lse);
+    return std::isinf(lse) ? static_cast<Real>(-kInfiniteLse) : static_cast<Real>(lse);
   };
   return for_each_state(rows, [&](std::int64_t t, std::int64_t h, double* output, double& lse) {
     if (t >= num_merged) {
@@ -66,7 +66,7 @@ MergedState merge_in(const PartialState& prefix, const PartialState& suffix,
     const Real s = sanitised(lse_of(suffix, rows, t, h));
     const Real m =
         std::isnan(p) || std::isnan(s) ? std::numeric_limits<Real>::quiet_NaN() : std::max(p, s);
-    if (m == static_cast<Real>(-kInfinity)) return;
+    if (m == static_cast<Real>(-kInfiniteLse)) return;
     const Real wp = std::exp(p - m);
     const Real ws = std::exp(s - m);
     add_weighted<Real>(prefix, rows, t, h, wp / (wp + ws), output);
@@ -79,18 +79,18 @@ MergedState merge_in(const PartialState& prefix, const PartialState& suffix,
 template <typename Real>
 struct RankWeights {
   std::vector<Real> weight;
-  Real lse = static_cast<Real>(-kInfinity);
+  Real lse = static_cast<Real>(-kInfiniteLse);
 };
 
 template <typename Real>
 RankWeights<Real> weights_of(std::span<const PartialState> ranks, LseBase base,
                              const StateRows& rows, std::int64_t token, std::int64_t head) {
   const auto power = [base](Real x) { return base == LseBase::kE ? std::exp(x) : std::exp2(x); };
-  const Real none = static_cast<Real>(-kInfinity);
+  const Real none = static_cast<Real>(-kInfiniteLse);
   std::vector<Real> lses;
   for (const PartialState& rank : ranks) {
     const float lse = lse_of(rank, rows, token, head);
-    lses.push_back(std::isnan(lse) || lse == kInfinity ? none : static_cast<Real>(lse));
+    lses.push_back(std::isnan(lse) || lse == kInfiniteLse ? none : static_cast<Real>(lse));
   }
   RankWeights<Real> result{std::vector<Real>(ranks.size(), 0), none};
   const Real m = *std::max_element(lses.begin(), lses.end());

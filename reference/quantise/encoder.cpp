@@ -13,13 +13,13 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 1024;
+constexpr std::int64_t kEncoderRowsPerTask = 1024;
 
 /// The first `head_size` columns of codes [T, heads, padded], as values.
 Tensor dequantise(const Tensor& codes, std::int64_t head_size, float scale) {
   const std::int64_t padded = codes.dim(2);
   Tensor values(Dtype::kF32, {codes.dim(0), codes.dim(1), head_size});
-  for_each_chunk(codes.dim(0) * codes.dim(1), kRowsPerTask, [&](auto begin, auto end) {
+  for_each_chunk(codes.dim(0) * codes.dim(1), kEncoderRowsPerTask, [&](auto begin, auto end) {
     for (std::int64_t row = begin; row < end; ++row) {
       float* of_row = values.data<float>() + row * head_size;
       load_floats(Dtype::kE4M3, codes.bytes() + row * padded, head_size, of_row);
@@ -52,7 +52,7 @@ MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale,
   MmQuantised result{Tensor(Dtype::kE4M3, shape)};
   check_view(x);
   std::atomic<std::int64_t> saturated{0};
-  for_each_chunk(num_rows(x), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(num_rows(x), kEncoderRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t count_of_chunk = 0;
     std::vector<float> scaled(static_cast<std::size_t>(head_size));
     for_each_row(x, begin, end, [&](std::int64_t row, const float* values, std::int64_t count) {

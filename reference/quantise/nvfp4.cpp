@@ -11,7 +11,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 8;
+constexpr std::int64_t kNvfp4RowsPerTask = 8;
 
 std::size_t scale_offset(std::int64_t row, std::int64_t block, std::int64_t num_columns,
                          bool swizzled) {
@@ -64,7 +64,7 @@ void quantise_nvfp4(const Tensor& x, float global_scale, bool swizzled,
   check_scale(global_scale, "output_scale");
   const std::int64_t num_columns = x.dim(1);
   check_sizes(x.dim(0), num_columns, swizzled, packed.size(), scales.size());
-  for_each_chunk(x.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(x.dim(0), kNvfp4RowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::vector<float> values = load_row(x, row * num_columns, num_columns);
       for (std::int64_t first = 0; first < num_columns; first += kNvfp4BlockSize) {

@@ -16,7 +16,7 @@ namespace attnbench {
 namespace {
 
 constexpr std::int64_t kElementsPerTask = 1 << 16;
-constexpr std::int64_t kRowsPerTask = 8;
+constexpr std::int64_t kOutputRowsPerTask = 8;
 
 OutputQuantType detect_group(const OutputQuantArguments& arguments) {
   const std::int64_t groups = (*arguments.output_block_scale)[1];
@@ -149,7 +149,7 @@ std::int64_t quantise_fp8_groups(const Tensor& x, const GroupFp8Rule& rule,
 
   const auto group_size = static_cast<std::size_t>(rule.group_size);
   std::atomic<std::int64_t> saturated{0};
-  for_each_chunk(num_rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(num_rows, kOutputRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t saturated_here = 0;
     for (std::int64_t row = begin; row < end; ++row) {
       const std::vector<float> values = load_row(x, row * num_columns, num_columns);

@@ -12,7 +12,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::array<const char*, 3> kNames{"q_scale", "k_scale", "v_scale"};
+constexpr std::array<const char*, 3> kScaleNames{"q_scale", "k_scale", "v_scale"};
 
 }  // namespace
 
@@ -68,8 +68,8 @@ std::string KvScaleStep::defect(const Problem& problem) {
   const Tensor wanted = kv_scales_of(problem);
   for (std::int64_t i = 0; i < found.num_elements(); ++i) {
     if (found.at(i) == wanted.at(i)) continue;
-    return fmt::format("calc_kv_scales: {} is {}, expected {}", kNames[static_cast<std::size_t>(i)],
-                       found.at(i), wanted.at(i));
+    return fmt::format("calc_kv_scales: {} is {}, expected {}",
+                       kScaleNames[static_cast<std::size_t>(i)], found.at(i), wanted.at(i));
   }
   return "";
 }

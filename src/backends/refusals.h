@@ -2,6 +2,7 @@
 // several families of backends have stand here once, in the words of semantics §13.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,11 @@
 
 namespace attnbench {
 
+/// Whether a list of what a backend takes has the value.
+template <typename T>
+bool contains(const std::vector<T>& values, T value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
 /// Whether some request has a range of tokens that see each other.
 bool has_mm_prefix(const AttentionSpec& attention);
 /// Whether the problem wants its prefix attended apart, whatever the heuristic says.

@@ -210,11 +210,6 @@ std::vector<Limits> priorities(const Problem& problem, int sm) {
   return order;
 }
 
-template <typename T>
-bool contains(const std::vector<T>& values, T value) {
-  return std::ranges::find(values, value) != values.end();
-}
-
 /// Upstream's head size: of MLA that of an entry.
 int upstream_head_size(const Problem& problem) {
   const MlaSpec& mla = problem.mla;

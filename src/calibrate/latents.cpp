@@ -25,10 +25,6 @@
 namespace attnbench {
 namespace {
 
-std::string shape_text(const Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape(), ", "));
-}
-
 /// Checks the tensors of one forward against each other.
 class LatentShapes {
  public:
@@ -113,6 +109,10 @@ void check_values(const std::string& name, const LatentTensors& tensors, int num
 }
 
 }  // namespace
+
+std::string shape_text(const Tensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.shape(), ", "));
+}
 
 void set_latents(const std::string& name, LatentTensors tensors, int num_threads,
                  Observation& observation) {

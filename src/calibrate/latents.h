@@ -28,6 +28,9 @@ struct LatentTensors {
   std::optional<Tensor> topk_indices;  // i32 [T, topk]
 };
 
+/// Its extents, for messages: "[2, 8, 64]".
+std::string shape_text(const Tensor& tensor);
+
 /// Sets tensors and latents of `observation`: q becomes the latent query [T, N, Lkv + R], k the
 /// entries [S, 1, Lkv + R]. Without weights there is no attention. `name` begins messages. Errors:
 /// E-SHAPE where the tensors do not fit together, E-VALUE for one that is all zeros or not finite,

@@ -13,7 +13,7 @@
 namespace attnbench {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kWarnedLoss = 2;
 constexpr double kCostlyLayer = 2;  // times the median error
@@ -151,37 +151,41 @@ double least_error(const LayerReport& layer, ScaleMethod best) {
   return layer.method_error[static_cast<std::size_t>(best)]->rms_rel();
 }
 
-Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+OrderedJson finite_or_null(double value) {
+  return std::isfinite(value) ? OrderedJson(value) : OrderedJson(nullptr);
+}
 
-Json error_json(const std::optional<OutputError>& error) {
+OrderedJson error_json(const std::optional<OutputError>& error) {
   if (!error) return nullptr;
   return {{"rms_rel", finite_or_null(error->rms_rel())},
           {"max_abs", finite_or_null(error->max_abs)}};
 }
 
-Json layer_json(const LayerReport& layer) {
-  Json tensors = Json::object();
+OrderedJson layer_json(const LayerReport& layer) {
+  OrderedJson tensors = OrderedJson::object();
   for (const RoleReport& role : layer.roles) {
     tensors[kRoleNames[role.role]] = {
-        {"scale", role.scale.size() == 1 ? Json(role.scale.front()) : Json(role.scale)},
+        {"scale",
+         role.scale.size() == 1 ? OrderedJson(role.scale.front()) : OrderedJson(role.scale)},
         {"amax", role.amax},
         {"saturated", role.losses.saturated},
         {"flushed", role.losses.flushed}};
   }
-  Json methods = Json::object();
+  OrderedJson methods = OrderedJson::object();
   for (const ScaleMethod method : kScaleMethods) {
     methods[to_string(method)] = error_json(layer.method_error[static_cast<std::size_t>(method)]);
   }
   const std::optional<ScaleMethod> best = layer.best();
   const std::optional<double> loss = layer.loss();
-  return {{"layer", layer.layer},
-          {"num_forwards", layer.num_forwards},
-          {"tensors", std::move(tensors)},
-          {"error", error_json(layer.error)},
-          {"error_reason", layer.no_error.empty() ? Json(nullptr) : Json(layer.no_error)},
-          {"methods", std::move(methods)},
-          {"best", best ? Json(to_string(*best)) : Json(nullptr)},
-          {"loss", loss ? finite_or_null(*loss) : Json(nullptr)}};
+  return {
+      {"layer", layer.layer},
+      {"num_forwards", layer.num_forwards},
+      {"tensors", std::move(tensors)},
+      {"error", error_json(layer.error)},
+      {"error_reason", layer.no_error.empty() ? OrderedJson(nullptr) : OrderedJson(layer.no_error)},
+      {"methods", std::move(methods)},
+      {"best", best ? OrderedJson(to_string(*best)) : OrderedJson(nullptr)},
+      {"loss", loss ? finite_or_null(*loss) : OrderedJson(nullptr)}};
 }
 
 }  // namespace
@@ -267,19 +271,20 @@ std::vector<std::string> scale_warnings(const CalibrationReport& report,
 
 std::string scale_report_json(const CalibrationReport& report, const std::string& chosen) {
   const CalibrationOptions& options = report.options;
-  Json layers = Json::array();
+  OrderedJson layers = OrderedJson::array();
   for (const LayerReport* layer : worst_first(report)) layers.push_back(layer_json(*layer));
-  const Json document = {{"schema_version", 1},
-                         {"scales", chosen},
-                         {"format", to_string(options.format)},
-                         {"percentile", options.percentile},
-                         {"margin", options.margin},
-                         {"history", options.history ? Json(*options.history) : Json(nullptr)},
-                         {"amax", options.amax == AmaxKind::kSigned ? "signed" : "abs"},
-                         {"layers", std::move(layers)},
-                         {"costly_layers", costly_layers(report)},
-                         {"warnings", scale_warnings(report, chosen)}};
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson document = {
+      {"schema_version", 1},
+      {"scales", chosen},
+      {"format", to_string(options.format)},
+      {"percentile", options.percentile},
+      {"margin", options.margin},
+      {"history", options.history ? OrderedJson(*options.history) : OrderedJson(nullptr)},
+      {"amax", options.amax == AmaxKind::kSigned ? "signed" : "abs"},
+      {"layers", std::move(layers)},
+      {"costly_layers", costly_layers(report)},
+      {"warnings", scale_warnings(report, chosen)}};
+  return document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace attnbench

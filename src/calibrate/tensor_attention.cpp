@@ -3,7 +3,6 @@
 #include "calibrate/tensor_attention.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "calibrate/latents.h"
 #include "core/error.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
@@ -20,10 +20,6 @@
 
 namespace attnbench {
 namespace {
-
-std::string shape_text(const Tensor& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape(), ", "));
-}
 
 std::vector<std::int32_t> read_lengths(const SafetensorsReader& reader,
                                        const SafetensorsEntry& entry) {

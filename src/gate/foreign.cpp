@@ -12,7 +12,7 @@
 namespace attnbench {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr std::string_view kNothing = "nothing";
 
@@ -96,23 +96,23 @@ class Comparison {
   std::vector<std::string> reasons_;
 };
 
-Json::json_pointer pointer_to(std::string_view key) {
+SortedJson::json_pointer pointer_to(std::string_view key) {
   std::string path(1, '/');
   path += key;
   std::replace(path.begin(), path.end(), '.', '/');
-  return Json::json_pointer(path);
+  return SortedJson::json_pointer(path);
 }
 
 /// What the problem says under one of kScaleFileKeys or kInputFileKey; empty when it names no file.
-std::string file_path(const Json& problem, std::string_view key) {
-  const Json::json_pointer pointer = pointer_to(key);
+std::string file_path(const SortedJson& problem, std::string_view key) {
+  const SortedJson::json_pointer pointer = pointer_to(key);
   if (!problem.contains(pointer) || !problem.at(pointer).is_string()) return "";
   return problem.at(pointer).get<std::string>();
 }
 
 /// Scales of a file are its accuracy, which is what is compared, and its name is nobody's concern;
 /// nor is that of a file that the case writes.
-void hide_scales(Json& problem) {
+void hide_scales(SortedJson& problem) {
   constexpr std::string_view kSavePath = "mm_encoder.fp8_scale_save_path";
   for (const std::string_view key : kScaleFileKeys) {
     if (!file_path(problem, key).empty()) problem[pointer_to(key)] = "a file";
@@ -128,8 +128,8 @@ std::string hash_of(const Result& result, std::string_view key) {
 }
 
 /// A problem without what changes neither the work that is timed nor what is compared of it.
-Json work_of(const Result& result, bool inputs_by_hash) {
-  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+SortedJson work_of(const Result& result, bool inputs_by_hash) {
+  SortedJson problem = SortedJson::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object()) return nullptr;
   for (const char* key : {"description", "backends"}) problem.erase(key);
   hide_scales(problem);
@@ -148,12 +148,12 @@ Json work_of(const Result& result, bool inputs_by_hash) {
 
 /// Keys that a baseline's version did not know yet: it ran with what is their default now. So a key
 /// that is missing there is no difference while the results have its default, and one otherwise.
-void add_defaults(Json& problem, const Json& other) {
-  static const Json defaults = Json::parse(problem_to_json(Problem{}));
+void add_defaults(SortedJson& problem, const SortedJson& other) {
+  static const SortedJson defaults = SortedJson::parse(problem_to_json(Problem{}));
   for (const Field& field : problem_fields()) {
-    const Json::json_pointer key = pointer_to(field.key);
+    const SortedJson::json_pointer key = pointer_to(field.key);
     if (problem.contains(key) || !other.contains(key)) continue;
-    const Json::json_pointer section = key.parent_pointer();
+    const SortedJson::json_pointer section = key.parent_pointer();
     if (problem.contains(section) && !problem.at(section).is_object()) continue;
     problem[key] = defaults.at(key);
   }
@@ -161,17 +161,17 @@ void add_defaults(Json& problem, const Json& other) {
 
 /// How a case is judged and rested was not always written down: what a baseline does not say of
 /// that is taken from the results. These have to say it: a gap there could hide what was left out.
-void fill_gaps(Json& problem, const Json& other) {
+void fill_gaps(SortedJson& problem, const SortedJson& other) {
   const auto validation = other.find("validation");
   if (validation != other.end() && validation->is_object()) {
-    Json all = *validation;
+    SortedJson all = *validation;
     if (const auto own = problem.find("validation"); own != problem.end()) {
       if (!own->is_object()) return;  // a difference, and to be shown as one
       all.update(*own);
     }
     problem["validation"] = std::move(all);
   }
-  const Json::json_pointer pace("/timing/pace");
+  const SortedJson::json_pointer pace("/timing/pace");
   const bool has_timing = problem.contains("timing") && problem["timing"].is_object();
   if (has_timing && other.contains(pace) && !problem.contains(pace)) {
     problem[pace] = other.at(pace);
@@ -184,12 +184,12 @@ std::string shorten(const std::string& text) {
 }
 
 /// "attention.head_size: 64 in the baseline, 128 in the results"; empty when nothing differs.
-std::string first_difference(const Json& before, const Json& after) {
-  const Json patch = Json::diff(before, after);
+std::string first_difference(const SortedJson& before, const SortedJson& after) {
+  const SortedJson patch = SortedJson::diff(before, after);
   if (patch.empty()) return "";
   const std::string path = patch.front().at("path").get<std::string>();
-  const Json::json_pointer pointer(path);
-  const auto value = [&](const Json& json) {
+  const SortedJson::json_pointer pointer(path);
+  const auto value = [&](const SortedJson& json) {
     return json.contains(pointer) ? shorten(json.at(pointer).dump()) : std::string(kNothing);
   };
   std::string key = path.empty() ? "problem" : path.substr(1);
@@ -225,8 +225,8 @@ std::string problem_difference(const Result& before, const Result& after) {
   const bool by_hash =
       !hash_of(before, kInputFileKey).empty() && !hash_of(after, kInputFileKey).empty();
   if (!by_hash && before.problem_json == after.problem_json) return "";
-  Json old_work = work_of(before, by_hash);
-  Json new_work = work_of(after, by_hash);
+  SortedJson old_work = work_of(before, by_hash);
+  SortedJson new_work = work_of(after, by_hash);
   if (old_work.is_null()) return "";
   if (new_work.is_null()) return "problem is missing in the results";
   fill_gaps(old_work, new_work);
@@ -238,8 +238,10 @@ std::string scale_difference(const Result& before, const Result& after) {
   if (before.problem_json == after.problem_json && before.file_hashes == after.file_hashes) {
     return "";
   }
-  const Json old_problem = Json::parse(before.problem_json, nullptr, /*allow_exceptions=*/false);
-  const Json new_problem = Json::parse(after.problem_json, nullptr, /*allow_exceptions=*/false);
+  const SortedJson old_problem =
+      SortedJson::parse(before.problem_json, nullptr, /*allow_exceptions=*/false);
+  const SortedJson new_problem =
+      SortedJson::parse(after.problem_json, nullptr, /*allow_exceptions=*/false);
   for (const std::string_view key : kScaleFileKeys) {
     const std::string old_path = file_path(old_problem, key);
     const std::string new_path = file_path(new_problem, key);

@@ -505,7 +505,7 @@ std::vector<std::string> idle_known(const GateOptions& options,
 }
 
 /// What fails before what is known or passes, then by kind, then the largest slowdown first.
-bool is_worse(const Verdict& a, const Verdict& b) {
+bool is_told_before(const Verdict& a, const Verdict& b) {
   if (a.fails != b.fails) return a.fails;
   if (a.kind != b.kind) return a.kind < b.kind;
   const auto ratio = [](const Verdict& verdict) {
@@ -558,7 +558,7 @@ GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
   for (std::string& notice : idle_known(options, report.verdicts)) {
     report.notices.push_back(std::move(notice));
   }
-  std::stable_sort(report.verdicts.begin(), report.verdicts.end(), is_worse);
+  std::stable_sort(report.verdicts.begin(), report.verdicts.end(), is_told_before);
   return report;
 }
 

@@ -19,10 +19,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 double rms_of_quantization(const Result& result) {
-  return result.quantization_error ? result.quantization_error->rms_rel : kNaN;
+  return result.quantization_error ? result.quantization_error->rms_rel : kNoValue;
 }
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -121,19 +121,21 @@ void append_text(const std::string& path, const std::string& text) {
 const std::vector<HistoryMetric>& history_metrics() {
   static const std::vector<HistoryMetric> metrics{
       {"median_us", "us", true,
-       [](const Result& r) { return r.timing ? r.timing->median_us : kNaN; }},
+       [](const Result& r) { return r.timing ? r.timing->median_us : kNoValue; }},
       {"total_us", "us", true,
-       [](const Result& r) { return r.timing ? r.timing->total_us : kNaN; }},
-      {"cycles", "", true, [](const Result& r) { return r.timing ? r.timing->cycles : kNaN; }},
-      {"noise", "", true, [](const Result& r) { return r.timing ? r.timing->noise : kNaN; }},
-      {"cpu_wait", "", true, [](const Result& r) { return r.timing ? r.timing->cpu_wait : kNaN; }},
+       [](const Result& r) { return r.timing ? r.timing->total_us : kNoValue; }},
+      {"cycles", "", true, [](const Result& r) { return r.timing ? r.timing->cycles : kNoValue; }},
+      {"noise", "", true, [](const Result& r) { return r.timing ? r.timing->noise : kNoValue; }},
+      {"cpu_wait", "", true,
+       [](const Result& r) { return r.timing ? r.timing->cpu_wait : kNoValue; }},
       {"tflops", "TFLOP/s", false,
-       [](const Result& r) { return r.throughput ? r.throughput->tflops : kNaN; }},
+       [](const Result& r) { return r.throughput ? r.throughput->tflops : kNoValue; }},
       {"gbps", "GB/s", false,
-       [](const Result& r) { return r.throughput ? r.throughput->gbps : kNaN; }},
-      {"max_abs", "", true, [](const Result& r) { return r.error ? r.error->max_abs : kNaN; }},
-      {"rms_rel", "", true, [](const Result& r) { return r.error ? r.error->rms_rel : kNaN; }},
-      {"err_ratio", "", true, [](const Result& r) { return r.error ? r.error->err_ratio : kNaN; }},
+       [](const Result& r) { return r.throughput ? r.throughput->gbps : kNoValue; }},
+      {"max_abs", "", true, [](const Result& r) { return r.error ? r.error->max_abs : kNoValue; }},
+      {"rms_rel", "", true, [](const Result& r) { return r.error ? r.error->rms_rel : kNoValue; }},
+      {"err_ratio", "", true,
+       [](const Result& r) { return r.error ? r.error->err_ratio : kNoValue; }},
       {"quantization_rms_rel", "", true, rms_of_quantization},
   };
   return metrics;

@@ -262,9 +262,9 @@ void add_sparse_operands(const Problem& problem, MlaInputs& inputs) {
   keys.lists = lists_of_lengths(problem, std::move(indices), mla.sparse_extra_topk_length);
 }
 
-class Reader : private FileTensors {
+class MlaReader : private FileTensors {
  public:
-  Reader(const Problem& problem, MlaInputs& inputs)
+  MlaReader(const Problem& problem, MlaInputs& inputs)
       : FileTensors(problem, inputs.notices), problem_(problem), inputs_(inputs) {}
 
   void read() {
@@ -429,7 +429,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   inputs.key_start_loc = std::move(lengths.key_start_loc);
   check_inputs_fit(problem);
   if (problem.inputs.file) {
-    Reader(problem, inputs).read();
+    MlaReader(problem, inputs).read();
     add_sparse_operands(problem, inputs);
     return inputs;
   }

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Six digits are more than a plot shows, and a third of the bytes.
-Json number(double value) {
+Json page_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
 }
@@ -29,7 +29,8 @@ Json number(double value) {
 Json samples_json(const std::vector<double>& samples, std::size_t most) {
   Json json = Json::array();
   const std::size_t kept = std::min(samples.size(), most);
-  for (std::size_t i = 0; i < kept; ++i) json.push_back(number(samples[i * samples.size() / kept]));
+  for (std::size_t i = 0; i < kept; ++i)
+    json.push_back(page_number(samples[i * samples.size() / kept]));
   return json;
 }
 
@@ -53,8 +54,8 @@ struct RowWriter {
   void operator()(std::vector<std::int64_t> Part::*member) const {
     json[row.name] = part.*member;
     if constexpr (std::is_same_v<Part, ErrorStats>) {
-      json["worst_actual"] = number(part.worst_actual);
-      json["worst_expected"] = number(part.worst_expected);
+      json["worst_actual"] = page_number(part.worst_actual);
+      json["worst_expected"] = page_number(part.worst_expected);
     }
   }
   template <typename Place>
@@ -63,7 +64,7 @@ struct RowWriter {
  private:
   void write_number(double value) const {
     const bool is_whole = row.on_page == OnPage::kWhole && std::isfinite(value);
-    json[row.name] = is_whole ? Json(value) : number(value);
+    json[row.name] = is_whole ? Json(value) : page_number(value);
   }
 };
 
@@ -90,11 +91,11 @@ Json timing_json(const std::vector<MetricRow<Timing>>& rows, const std::optional
   json["samples_us"] = samples_json(timing->samples_us, most_samples);
   if (!timing->rounds.empty()) {
     json["rounds"] = timing->rounds.size();
-    json["round_spread"] = number(round_spread(*timing));
+    json["round_spread"] = page_number(round_spread(*timing));
   }
   json["steps"] = Json::array();
   for (const StepTiming& step : timing->steps) {
-    json["steps"].push_back({{"name", step.name}, {"median_us", number(step.median_us)}});
+    json["steps"].push_back({{"name", step.name}, {"median_us", page_number(step.median_us)}});
   }
   if (timing->clocks) {
     json["sm_mhz"] = {timing->clocks->sm_mhz_min, timing->clocks->sm_mhz_median,
@@ -102,7 +103,7 @@ Json timing_json(const std::vector<MetricRow<Timing>>& rows, const std::optional
     json["throttling"] = timing->clocks->throttling;
   }
   if (!timing->pace.empty()) json["pace"] = timing->pace;
-  if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = number(timing->cpu_wait);
+  if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = page_number(timing->cpu_wait);
   return json;
 }
 
@@ -132,9 +133,9 @@ class Kernels {
 };
 
 Json peer_json(const PeerCell& cell, std::size_t rounds) {
-  return {{"ratio", number(cell.ratio)},
-          {"least", number(cell.least)},
-          {"largest", number(cell.largest)},
+  return {{"ratio", page_number(cell.ratio)},
+          {"least", page_number(cell.least)},
+          {"largest", page_number(cell.largest)},
           {"rounds", rounds}};
 }
 
@@ -164,7 +165,7 @@ Json result_json(const Result& result, std::size_t file, const ScenarioFields& s
   json["quantization_error"] = rows_json(table.error, result.quantization_error);
   const Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   const double kv_bytes = kv_bytes_per_token(problem);
-  if (std::isfinite(kv_bytes)) json["kv_bytes_per_token"] = number(kv_bytes);
+  if (std::isfinite(kv_bytes)) json["kv_bytes_per_token"] = page_number(kv_bytes);
   json["timing"] = timing_json(table.timing, result.timing, most_samples);
   json["throughput"] = rows_json(table.throughput, result.throughput);
   json["kernels"] = kernels.indices(result.kernels);
@@ -176,7 +177,7 @@ Json cascade_json(const std::vector<Result>& results) {
   Json json = Json::array();
   for (const CascadeRow& row : cascade_rows(results)) {
     Json speedup = Json::array();
-    for (const auto& [prefix, value] : row.speedup) speedup.push_back({prefix, number(value)});
+    for (const auto& [prefix, value] : row.speedup) speedup.push_back({prefix, page_number(value)});
     json.push_back({{"scenario", row.scenario},
                     {"case", row.case_name},
                     {"backend", row.backend},
@@ -212,8 +213,8 @@ Json comparison_json(const PageComparison& comparison) {
   for (const Verdict& verdict : comparison.report.verdicts) {
     json["verdicts"].push_back({{"id", verdict.id},
                                 {"kind", to_string(verdict.kind)},
-                                {"old_us", number(verdict.old_us)},
-                                {"new_us", number(verdict.new_us)},
+                                {"old_us", page_number(verdict.old_us)},
+                                {"new_us", page_number(verdict.new_us)},
                                 {"rule", verdict.rule},
                                 {"fails", verdict.fails}});
   }

@@ -16,11 +16,6 @@
 namespace attnbench {
 namespace {
 
-template <typename T>
-bool contains(const std::vector<T>& values, T value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
 bool all_one(const std::vector<double>& scales) {
   return std::all_of(scales.begin(), scales.end(), [](double scale) { return scale == 1.0; });
 }

@@ -13,7 +13,7 @@
 namespace attnbench {
 namespace {
 
-using Extents = std::array<std::int64_t, 4>;
+using TensorExtents = std::array<std::int64_t, 4>;
 
 bool has_context(const Problem& problem) {
   return std::ranges::any_of(
@@ -21,7 +21,7 @@ bool has_context(const Problem& problem) {
 }
 
 /// [B, heads, rows, columns] of which a token's heads lie side by side.
-CudnnTensor token_major(const Extents& extents, bool is_ragged) {
+CudnnTensor token_major(const TensorExtents& extents, bool is_ragged) {
   const auto [batch, heads, rows, columns] = extents;
   return {extents, {rows * heads * columns, columns, heads * columns, 1}, is_ragged};
 }

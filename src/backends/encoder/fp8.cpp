@@ -16,7 +16,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::array<const char*, 3> kNames{"query", "key", "value"};
+constexpr std::array<const char*, 3> kOperandNames{"query", "key", "value"};
 // Heads in e4m3 are padded to a multiple of this; the columns of padding are zeros (§10.5).
 constexpr int kHeadMultiple = 16;
 
@@ -40,7 +40,7 @@ MmFp8::MmFp8(const Problem& problem, Ops& ops, const std::array<MmSource, 3>& so
 void MmFp8::set_memory() {
   for (std::size_t i = 0; i < 3; ++i) {
     const std::int64_t size = sources_[i].num_tokens * sources_[i].num_heads * padded_;
-    codes_[i] = memory_.workspace_of<unsigned char>(size, kNames[i]);
+    codes_[i] = memory_.workspace_of<unsigned char>(size, kOperandNames[i]);
   }
   const auto layers = static_cast<std::size_t>(num_layers_);
   const std::vector<float> zeros(layers * 3 * attn::kAmaxHistoryLength, 0.0f);
@@ -97,7 +97,7 @@ void MmFp8::observe_earlier_forwards() {
       DeviceBuffers observed(ops_);
       std::array<MmSource, 3> sources = sources_;
       for (std::size_t i = 0; i < 3; ++i) {
-        sources[i].data = observed.upload(*tensors[i], kNames[i]);
+        sources[i].data = observed.upload(*tensors[i], kOperandNames[i]);
         sources[i].token_stride = std::int64_t{sources[i].num_heads} * a.head_size;
         sources[i].head_stride = a.head_size;
       }
@@ -219,8 +219,8 @@ std::vector<float> MmFp8::read_scales() {
   const std::vector<float> scales(found.data<float>(), found.data<float>() + found.num_elements());
   for (std::size_t i = 0; dynamic_ && i < 3; ++i) {
     if (std::isfinite(scales[i])) continue;
-    fail(ErrorKind::kValue, "dynamic fp8 scale of {}: expected a finite number, got {}", kNames[i],
-         scales[i]);
+    fail(ErrorKind::kValue, "dynamic fp8 scale of {}: expected a finite number, got {}",
+         kOperandNames[i], scales[i]);
   }
   return scales;
 }

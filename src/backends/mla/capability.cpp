@@ -17,10 +17,6 @@ namespace {
 
 using enum KvCacheDtype;
 
-template <typename T>
-bool contains(const std::vector<T>& values, T value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
 /// No list takes every size.
 bool takes(const std::vector<int>& sizes, int size) {
   return sizes.empty() || contains(sizes, size);

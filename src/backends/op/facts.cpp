@@ -16,7 +16,7 @@
 namespace attnbench {
 namespace {
 
-constexpr double kFloat = sizeof(float);
+constexpr double kFloatBytes = sizeof(float);
 constexpr double kSlot = sizeof(std::int64_t);
 
 bool kv_dtype_fits(const Problem& problem) {
@@ -96,7 +96,8 @@ double entry_bytes(const Problem& problem) {
 double stored_bytes(const Problem& problem) {
   const Extents e(problem);
   if (problem.kv_cache.int8_level > 0) {
-    return e.kv_heads * (e.d + e.dv * (problem.kv_cache.int8_level == 1 ? 1 : e.size) + kFloat);
+    return e.kv_heads *
+           (e.d + e.dv * (problem.kv_cache.int8_level == 1 ? 1 : e.size) + kFloatBytes);
   }
   const AttentionSpec& a = problem.attention;
   const auto vector_bytes = [&](int head_size) {
@@ -124,7 +125,7 @@ double rope_bytes(const Problem& problem) {
   const bool wide = problem.op.cos_sin_dtype == CosSinDtype::kFloat32;
   const double table = std::min(e.tokens, static_cast<double>(problem.max_seq_len())) * rotated;
   return e.tokens * (2 * (e.heads + key_heads) * rotated * e.size + kSlot) +
-         table * (wide ? kFloat : e.size);
+         table * (wide ? kFloatBytes : e.size);
 }
 
 /// What a fused write reads and writes beyond the rotation: the rotated part of the keys is there.
@@ -146,8 +147,8 @@ double merge_bytes(const Problem& problem) {
   const double merged =
       static_cast<double>(problem.op.tokens_with_context.value_or(problem.num_tokens()));
   const double output = problem.output_quant.type == OutputQuantType::kFp8Static ? 1 : e.size;
-  const double part = e.heads * (e.dv * e.size + kFloat);
-  return (merged + e.tokens) * part + e.tokens * e.heads * (e.dv * output + kFloat);
+  const double part = e.heads * (e.dv * e.size + kFloatBytes);
+  return (merged + e.tokens) * part + e.tokens * e.heads * (e.dv * output + kFloatBytes);
 }
 
 /// Sums over the ranks are f32 where they are exchanged after the correction.
@@ -156,9 +157,9 @@ double dcp_bytes(const Problem& problem) {
   const double width = problem.op.mla ? problem.mla.kv_lora_rank : e.dv;
   const double ranks = problem.dcp.world_size;
   const bool corrected = ranks > 1 && problem.dcp.comm != DcpComm::kA2a;
-  const double read = ranks * (width * e.size + kFloat);
-  const double written = corrected ? ranks * width * kFloat : width * e.size;
-  return e.tokens * e.heads * (read + written + kFloat);
+  const double read = ranks * (width * e.size + kFloatBytes);
+  const double written = corrected ? ranks * width * kFloatBytes : width * e.size;
+  return e.tokens * e.heads * (read + written + kFloatBytes);
 }
 
 double quantize_bytes(const Problem& problem) {
@@ -168,9 +169,9 @@ double quantize_bytes(const Problem& problem) {
     return e.tokens * e.heads * width * (e.size + 1);
   }
   if (problem.kv_cache.int8_level == 0) return e.tokens * e.heads * e.d * (e.size + 1);
-  const double by_token = (e.heads + e.kv_heads) * (e.d * (e.size + 1) + kFloat);
+  const double by_token = (e.heads + e.kv_heads) * (e.d * (e.size + 1) + kFloatBytes);
   if (problem.kv_cache.int8_level == 2) return e.tokens * by_token;
-  return e.tokens * (by_token + e.kv_heads * e.dv * (e.size + 1)) + e.kv_heads * e.dv * kFloat;
+  return e.tokens * (by_token + e.kv_heads * e.dv * (e.size + 1)) + e.kv_heads * e.dv * kFloatBytes;
 }
 
 double output_quant_bytes(const Problem& problem) {
@@ -178,9 +179,9 @@ double output_quant_bytes(const Problem& problem) {
   const double columns = e.heads * e.dv;
   switch (problem.output_quant.type) {
     case OutputQuantType::kFp8Group128:
-      return e.tokens * columns * (e.size + 1 + kFloat / 128);
+      return e.tokens * columns * (e.size + 1 + kFloatBytes / 128);
     case OutputQuantType::kFp8Group64:
-      return e.tokens * columns * (e.size + 1 + kFloat / 64);
+      return e.tokens * columns * (e.size + 1 + kFloatBytes / 64);
     case OutputQuantType::kNvfp4:
       return e.tokens * columns * (e.size + 0.5 + 1.0 / attn::kNvfp4Block);
     case OutputQuantType::kNone:

@@ -17,7 +17,7 @@ namespace attnbench {
 namespace {
 
 using Reasons = std::vector<std::string>;
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kReason = 'R';
 constexpr char kDone = 'D';      // the reasons of a pair are complete
@@ -51,7 +51,7 @@ std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const Device
   if (pairs.empty()) return all;
   ChildProcess child([&](ParentLink& link) { answer(pairs, device, link); });
   Reasons reasons;
-  auto heard = Clock::now();
+  auto heard = SteadyClock::now();
   while (all.size() < pairs.size()) {
     constexpr int kPollMs = 50;
     Message message;
@@ -62,10 +62,10 @@ std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const Device
       fail_at(pair, how.empty() ? "exit status 0" : how);
     }
     if (read == ChildProcess::Read::kNothingYet) {
-      if (std::chrono::duration<double>(Clock::now() - heard).count() < kLimitS) continue;
+      if (std::chrono::duration<double>(SteadyClock::now() - heard).count() < kLimitS) continue;
       fail_at(pair, fmt::format("no end after {:.0f} s", kLimitS));
     }
-    heard = Clock::now();
+    heard = SteadyClock::now();
     if (message.kind == kFailed) throw BackendFailure(message.text);
     if (message.kind == kReason) reasons.push_back(std::move(message.text));
     if (message.kind == kDone) all.push_back(std::move(reasons));

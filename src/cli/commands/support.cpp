@@ -33,7 +33,7 @@ namespace attnbench {
 namespace {
 
 /// What is known of one pair.
-struct Verdict {
+struct SupportVerdict {
   const Pair* pair = nullptr;
   std::vector<std::string> reasons;  // empty = supported
 };
@@ -41,8 +41,8 @@ struct Verdict {
 /// What is called what in the text.
 using CaseNames = std::map<const Problem*, std::string>;
 
-std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
-  std::vector<Verdict> verdicts;
+std::vector<SupportVerdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
+  std::vector<SupportVerdict> verdicts;
   std::vector<std::vector<std::string>> reasons = all_refusals(pairs, device);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     verdicts.push_back({&pairs[i], std::move(reasons[i])});
@@ -51,11 +51,11 @@ std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& d
 }
 
 /// What the rows of the matrix call their cases, one a case in the order of the verdicts.
-RowNames::Chosen case_texts(const std::vector<Verdict>& verdicts, std::size_t room) {
+RowNames::Chosen case_texts(const std::vector<SupportVerdict>& verdicts, std::size_t room) {
   std::vector<Result> cases;  // without a backend
   std::vector<std::string> names;
   const Problem* last = nullptr;
-  for (const Verdict& verdict : verdicts) {
+  for (const SupportVerdict& verdict : verdicts) {
     const Problem* problem = verdict.pair->problem;
     if (std::exchange(last, problem) == problem) continue;
     Result& one = cases.emplace_back();
@@ -69,10 +69,11 @@ RowNames::Chosen case_texts(const std::vector<Verdict>& verdicts, std::size_t ro
 
 /// One row of the matrix a case, one column a backend that any case of the scenario lists. Returns
 /// what the rows call the cases.
-CaseNames print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
+CaseNames print_matrix(std::ostream& out, const std::vector<SupportVerdict>& verdicts,
+                       std::size_t width) {
   constexpr std::size_t kReadableCase = 15;
   std::vector<const Backend*> columns;
-  for (const Verdict& verdict : verdicts) {
+  for (const SupportVerdict& verdict : verdicts) {
     const Backend* backend = verdict.pair->backend;
     if (std::find(columns.begin(), columns.end(), backend) == columns.end()) {
       columns.push_back(backend);
@@ -120,9 +121,9 @@ struct Refusal {
 };
 
 /// Every reason once, in the order in which they are first given.
-std::vector<Refusal> refusals_of(const std::vector<Verdict>& verdicts) {
+std::vector<Refusal> refusals_of(const std::vector<SupportVerdict>& verdicts) {
   std::vector<Refusal> refusals;
-  for (const Verdict& verdict : verdicts) {
+  for (const SupportVerdict& verdict : verdicts) {
     for (const std::string& reason : verdict.reasons) {
       auto known = std::ranges::find(refusals, reason, &Refusal::reason);
       if (known == refusals.end()) known = refusals.insert(known, {reason, {}});
@@ -151,8 +152,8 @@ std::string refused_text(const std::vector<std::string>& backends,
                      join(shown, "; "), cases.size() > kShown ? "; ..." : "");
 }
 
-void print_reasons(std::ostream& out, const std::vector<Verdict>& verdicts, const CaseNames& names,
-                   std::size_t width) {
+void print_reasons(std::ostream& out, const std::vector<SupportVerdict>& verdicts,
+                   const CaseNames& names, std::size_t width) {
   for (const Refusal& refusal : refusals_of(verdicts)) {
     out << "\n" << hang("unsupported: " + printable(refusal.reason), 0, width, 4) << "\n";
     std::set<const Backend*> said;
@@ -170,11 +171,11 @@ void print_reasons(std::ostream& out, const std::vector<Verdict>& verdicts, cons
 
 /// A matrix for each scenario that has pairs.
 void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
-                const std::vector<Verdict>& verdicts, std::size_t width) {
+                const std::vector<SupportVerdict>& verdicts, std::size_t width) {
   for (const LoadedScenario& loaded : scenarios) {
-    std::vector<Verdict> listed;
+    std::vector<SupportVerdict> listed;
     std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(listed),
-                 [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
+                 [&](const SupportVerdict& verdict) { return verdict.pair->source == &loaded; });
     if (listed.empty()) continue;
     out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
     const CaseNames names = print_matrix(out, listed, width);
@@ -184,9 +185,9 @@ void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
 
 /// Why bytes that are no UTF-8 are replaced: names come from files, and a file with a bad name must
 /// not keep the rest from being read.
-std::string to_json(const std::vector<Verdict>& verdicts) {
+std::string to_json(const std::vector<SupportVerdict>& verdicts) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const Verdict& verdict : verdicts) {
+  for (const SupportVerdict& verdict : verdicts) {
     list.push_back({{"id", verdict.pair->id},
                     {"scenario", verdict.pair->problem->scenario},
                     {"case", verdict.pair->problem->case_name},
@@ -211,7 +212,7 @@ int show_support(const StudyOptions& arguments, const Console& console) {
   if (pairs.empty() && !arguments.console.quiet) {
     print_error(console.err, why_no_pairs(arguments.selection));
   }
-  const std::vector<Verdict> verdicts = judge(pairs, device);
+  const std::vector<SupportVerdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {
     const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
     print_text(console.out, scenarios, verdicts, width);
@@ -219,7 +220,7 @@ int show_support(const StudyOptions& arguments, const Console& console) {
   if (!arguments.json.empty()) write_text(arguments.json, to_json(verdicts));
   const bool any_supported =
       std::any_of(verdicts.begin(), verdicts.end(),
-                  [](const Verdict& verdict) { return verdict.reasons.empty(); });
+                  [](const SupportVerdict& verdict) { return verdict.reasons.empty(); });
   return any_supported ? kExitPassed : kExitNothingRan;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kWhat = "FP8 scale file";
+constexpr std::string_view kEncoderScaleFile = "FP8 scale file";
 
 void check_scales(const MmLayerScales& scales, const std::string& layer) {
   const auto describe = [&] {
@@ -50,7 +50,7 @@ void read_entry(const std::string& layer, const Json& entry, const std::string& 
                 MmScaleFile& file) {
   const auto skip = [&](const char* why) {
     file.notices.push_back(
-        fmt::format("{} {}: '{}' is left out: {}", kWhat, name, shown(layer), why));
+        fmt::format("{} {}: '{}' is left out: {}", kEncoderScaleFile, name, shown(layer), why));
   };
   if (!entry.is_object()) return skip("it is not an object");
   MmLayerScales scales;
@@ -58,8 +58,8 @@ void read_entry(const std::string& layer, const Json& entry, const std::string& 
        {std::pair{"q", &scales.q}, std::pair{"k", &scales.k}, std::pair{"v", &scales.v}}) {
     const Json* value = scale_entry(entry, key);
     if (value == nullptr) return skip("it has not all of q, k and v");
-    *scale = scale_number(*value,
-                          fmt::format("{} {}: {} of layer '{}'", kWhat, name, key, shown(layer)));
+    *scale = scale_number(
+        *value, fmt::format("{} {}: {} of layer '{}'", kEncoderScaleFile, name, key, shown(layer)));
   }
   check_scales(scales, layer);
   file.layers.emplace_back(layer, scales);
@@ -76,7 +76,8 @@ const MmLayerScales* MmScaleFile::find(std::string_view layer) const {
 
 MmScaleFile parse_mm_scales(std::string_view text, const std::string& name) {
   MmScaleFile file;
-  const Json document = parse_scale_json(text, fmt::format("{} {}", kWhat, name), &file.notices);
+  const Json document =
+      parse_scale_json(text, fmt::format("{} {}", kEncoderScaleFile, name), &file.notices);
   for (std::string& notice : file.notices) notice += ": the last one counts";
   const auto nested = document.find("layers");
   const bool is_nested = nested != document.end() && nested->is_object();
@@ -87,7 +88,7 @@ MmScaleFile parse_mm_scales(std::string_view text, const std::string& name) {
 }
 
 MmScaleFile read_mm_scales(const fs::path& path) {
-  return parse_mm_scales(read_scale_text(path, kWhat), path.string());
+  return parse_mm_scales(read_scale_text(path, kEncoderScaleFile), path.string());
 }
 
 const MmLayerScales& require_mm_scales(const MmScaleFile& file, const std::string& layer,

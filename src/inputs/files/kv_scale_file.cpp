@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kWhat = "KV-cache scale file";
+constexpr std::string_view kKvScaleFile = "KV-cache scale file";
 constexpr const char* kLegacyDtype = "float8_e4m3fn";
 
 void check_scale(double scale, const std::string& where) {
@@ -41,9 +41,10 @@ std::vector<double> read_scales(const Json& value, const std::string& where) {
   return scales;
 }
 
-class Parser {
+class KvScaleParser {
  public:
-  explicit Parser(const std::string& name) : name_(fmt::format("{} {}", kWhat, name)) {}
+  explicit KvScaleParser(const std::string& name)
+      : name_(fmt::format("{} {}", kKvScaleFile, name)) {}
 
   KvScaleFile parse(std::string_view text) {
     const Json document = parse_scale_json(text, name_);
@@ -140,7 +141,7 @@ void adopt(const std::string& key, std::vector<double>& target, const std::vecto
   const std::string& path = *problem.kv_cache.scale_file;
   if (scales.size() != 1 && scales.size() != heads) {
     fail(ErrorKind::kShape, "{} {}: {}: expected one number or num_kv_heads = {} of them, got {}",
-         kWhat, path, key, heads, scales.size());
+         kKvScaleFile, path, key, heads, scales.size());
   }
   const auto place = given.find(key);
   if (place != given.end() && target != scales) {
@@ -154,11 +155,11 @@ void adopt(const std::string& key, std::vector<double>& target, const std::vecto
 }  // namespace
 
 KvScaleFile parse_kv_scales(std::string_view text, const std::string& name) {
-  return Parser(name).parse(text);
+  return KvScaleParser(name).parse(text);
 }
 
 KvScaleFile read_kv_scales(const fs::path& path) {
-  return parse_kv_scales(read_scale_text(path, kWhat), path.string());
+  return parse_kv_scales(read_scale_text(path, kKvScaleFile), path.string());
 }
 
 std::string kv_scales_text(const std::vector<std::pair<std::string, KvLayerScales>>& layers) {
@@ -198,7 +199,7 @@ std::vector<std::string> adopt_kv_scale_file(Problem& problem,
   if (!file.is_legacy) adopt("kv_cache.q_scale", query, {scales.q}, problem, given);
   cache.q_scale = query.front();
   if (file.layers.size() > 1) {
-    file.notices.push_back(fmt::format("{} {}: {} layers, layer '{}' is used", kWhat,
+    file.notices.push_back(fmt::format("{} {}: {} layers, layer '{}' is used", kKvScaleFile,
                                        *cache.scale_file, file.layers.size(), shown(layer)));
   }
   return std::move(file.notices);

@@ -121,7 +121,7 @@ std::string value_text(const ScaleFile& file) {
   return value_scale_file_text(result);
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_layer_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::optional<std::int64_t> number_at(std::string_view text) {
   std::int64_t number = 0;
@@ -195,9 +195,9 @@ std::optional<std::int64_t> layer_number(std::string_view layer) {
   if (const std::size_t mark = layer.find(kMark); mark != std::string_view::npos) {
     return number_at(layer.substr(mark + kMark.size()));
   }
-  const auto first = std::find_if(layer.begin(), layer.end(), is_digit);
-  const auto end = std::find_if_not(first, layer.end(), is_digit);
-  if (std::any_of(end, layer.end(), is_digit)) return std::nullopt;  // which of them?
+  const auto first = std::find_if(layer.begin(), layer.end(), is_layer_digit);
+  const auto end = std::find_if_not(first, layer.end(), is_layer_digit);
+  if (std::any_of(end, layer.end(), is_layer_digit)) return std::nullopt;  // which of them?
   return number_at(layer.substr(static_cast<std::size_t>(first - layer.begin())));
 }
 

@@ -21,9 +21,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMaxExtent = 1 << 20;
 
-class Parser {
+class ValueScaleParser {
  public:
-  explicit Parser(const std::string& where) : where_(where) {}
+  explicit ValueScaleParser(const std::string& where) : where_(where) {}
 
   ValueScaleFile parse(std::string_view text) {
     const Json document = parse_scale_json(text, where_);
@@ -115,7 +115,7 @@ std::int64_t replace_zeros(std::vector<float>& scales) {
 }  // namespace
 
 ValueScaleFile parse_value_scale_file(std::string_view text, const std::string& where) {
-  return Parser(where).parse(text);
+  return ValueScaleParser(where).parse(text);
 }
 
 std::string value_scale_file_text(const ValueScaleFile& file) {

@@ -17,7 +17,8 @@
 namespace attnbench {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames{kFlashAttnPrefill, "TRTLLM_RAGGED", "FLASHINFER"};
+constexpr std::array<std::string_view, 3> kPrefillNames{kFlashAttnPrefill, "TRTLLM_RAGGED",
+                                                        "FLASHINFER"};
 constexpr int kBlackwellMajor = 10;
 constexpr int kMaxHeadSize = 256;
 constexpr int kHeadSizeMultiple = 8;
@@ -113,7 +114,7 @@ void add_local_part(MlaChunk& chunk, std::span<const int32_t> context, int64_t s
 }  // namespace
 
 bool is_mla_prefill_backend(std::string_view name) {
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  return std::find(kPrefillNames.begin(), kPrefillNames.end(), name) != kPrefillNames.end();
 }
 
 std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla, Dtype dtype,

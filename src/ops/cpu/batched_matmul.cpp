@@ -18,7 +18,7 @@ namespace attnbench::cpu {
 namespace {
 
 using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstMatrix = Eigen::Map<const RowMajor>;
+using ConstRows = Eigen::Map<const RowMajor>;
 
 // Why these: with k 512 the decoded tiles of A, B and C take 0.9 MB, about one L2 cache. They do
 // not depend on the number of threads, so neither does the order of any sum.
@@ -71,14 +71,14 @@ void decode_b(const attn::MatmulParams& params, const Tile& tile, float* destina
 /// c = a b; a product of no terms is 0.
 void multiply(const attn::MatmulParams& params, const Tile& tile, const float* a, const float* b,
               float* c) {
-  const ConstMatrix left(a, tile.rows, params.k);
+  const ConstRows left(a, tile.rows, params.k);
   Eigen::Map<RowMajor> product(c, tile.rows, tile.columns);
   if (params.k == 0) {
     product.setZero();
   } else if (params.b_transposed != 0) {
-    product.noalias() = left * ConstMatrix(b, tile.columns, params.k).transpose();
+    product.noalias() = left * ConstRows(b, tile.columns, params.k).transpose();
   } else {
-    product.noalias() = left * ConstMatrix(b, params.k, tile.columns);
+    product.noalias() = left * ConstRows(b, params.k, tile.columns);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/tensor.h"
@@ -22,6 +23,8 @@ inline constexpr int kKeyTile = 128;
 inline constexpr int kMaxSmallRows = 8;
 /// Row arrays are padded to a multiple of this, one vector register of floats.
 inline constexpr int kLanes = 16;
+/// The score of a masked key, and the log-sum-exp of a row that sees no key.
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 using FloatArray = std::vector<float, AlignedAllocator<float>>;
 using IntArray = std::vector<std::int32_t, AlignedAllocator<std::int32_t>>;

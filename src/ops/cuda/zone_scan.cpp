@@ -9,7 +9,7 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kScanThreads = 256;
 /// For a zone of a mebibyte, 16 words a thread.
 constexpr int kCtasPerZone = 64;
 constexpr std::size_t kZonesPerBuffer = 2;
@@ -17,11 +17,12 @@ constexpr std::size_t kZonesPerBuffer = 2;
 }  // namespace
 
 KernelSpec zone_scan_spec() {
-  return {"measure/referee.cuh",
-          "attn::scan_zones",
-          {{"int kThreads", std::to_string(kThreads)}, {"int kCtas", std::to_string(kCtasPerZone)}},
-          0,
-          "guard zones"};
+  return {
+      "measure/referee.cuh",
+      "attn::scan_zones",
+      {{"int kThreads", std::to_string(kScanThreads)}, {"int kCtas", std::to_string(kCtasPerZone)}},
+      0,
+      "guard zones"};
 }
 
 /// Whether the kernel can be compiled here; a program that only runs plugins may have no compiler.
@@ -63,7 +64,7 @@ std::vector<DeviceBuffer*> ZoneScan::broken_of(const std::vector<DeviceBuffer*>&
   runtime_.fill(results, 0, zones.size() * sizeof(unsigned int), stream_.handle());
   LaunchShape shape;
   shape.grid_x = kCtasPerZone * static_cast<std::int64_t>(zones.size());
-  shape.threads = kThreads;
+  shape.threads = kScanThreads;
   const attn::ZoneScanParams params{reinterpret_cast<const attn::GuardedZone*>(memory_), results,
                                     kGuardWord};
   kernel_->launch(shape, params, stream_.handle());

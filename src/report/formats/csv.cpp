@@ -40,7 +40,7 @@ std::string field(const std::optional<DeviceClocks>& clocks) {
   return clocks ? fmt::format("{}", clocks->sm_mhz_median) : "";
 }
 
-struct Column {
+struct CsvField {
   std::string name;
   std::function<std::string(const Result&)> field;
 };
@@ -63,7 +63,7 @@ std::string field_of(const MetricRow<Part>& row, const std::optional<Part>& part
       row.place);
 }
 
-using Columns = std::vector<Column>;
+using Columns = std::vector<CsvField>;
 
 /// A column for each of the rows that `takes` says yes to.
 template <typename Part, typename Takes>
@@ -120,14 +120,14 @@ void write_csv_columns(std::ostream& out, const std::vector<Result>& results,
       out << separator << quoted(text);
       separator = ",";
     };
-    for (const Column& column : columns) write(text_of(column));
+    for (const CsvField& column : columns) write(text_of(column));
     for (const CaseColumn& column : of_cases) write(case_text_of(column));
     out << "\r\n";
   };
-  write_line([](const Column& column) { return column.name; },
+  write_line([](const CsvField& column) { return column.name; },
              [](const CaseColumn& column) { return column.key; });
   for (std::size_t i = 0; i < results.size(); ++i) {
-    write_line([&](const Column& column) { return column.field(results[i]); },
+    write_line([&](const CsvField& column) { return column.field(results[i]); },
                [&](const CaseColumn& column) { return column.values[i]; });
   }
 }

@@ -20,7 +20,6 @@ std::string dump(const Json& json) {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-bool is_timed(const Result& result) { return is_ranked(result); }
 bool failed(const Result& result) { return badness(result.status) <= badness(Status::kError); }
 std::string reasons_of(const Result& result) {
   return fmt::format("{}: {}", to_string(result.status), fmt::join(result.reasons, "; "));
@@ -55,12 +54,12 @@ Json google_run(const Result& result, std::size_t family) {
 
 Json google_benchmark(const Result& result, std::size_t family) {
   Json json = google_run(result, family);
-  if (!is_timed(result)) {
+  if (!is_ranked(result)) {
     json["error_occurred"] = true;
     json["error_message"] = reasons_of(result);
   }
-  const double median_us = is_timed(result) ? result.timing->median_us : 0;
-  json["iterations"] = is_timed(result) ? result.timing->samples_us.size() : 0;
+  const double median_us = is_ranked(result) ? result.timing->median_us : 0;
+  json["iterations"] = is_ranked(result) ? result.timing->samples_us.size() : 0;
   json["real_time"] = number(median_us);
   json["cpu_time"] = number(median_us);
   json["time_unit"] = "us";
@@ -114,7 +113,7 @@ double longest_s(const Timing& timing) {
 }
 
 Json vllm_result(const Result& result) {
-  const bool timed = is_timed(result);
+  const bool timed = is_ranked(result);
   const Timing timing = timed ? *result.timing : Timing{};
   Json json = Json::object();
   json["config"] = vllm_config(result);
@@ -151,7 +150,7 @@ void write_google_benchmark(std::ostream& out, const RunInfo& run,
                             const std::vector<Result>& results) {
   Json json = {{"context", google_context(run)}, {"benchmarks", Json::array()}};
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (!is_timed(results[i]) && !failed(results[i])) continue;
+    if (!is_ranked(results[i]) && !failed(results[i])) continue;
     json["benchmarks"].push_back(google_benchmark(results[i], i));
   }
   out << dump(json);
@@ -160,7 +159,7 @@ void write_google_benchmark(std::ostream& out, const RunInfo& run,
 void write_github_benchmark(std::ostream& out, const RunInfo&, const std::vector<Result>& results) {
   Json json = Json::array();
   for (const Result& result : results) {
-    if (!is_timed(result) || !std::isfinite(result.timing->median_us)) continue;
+    if (!is_ranked(result) || !std::isfinite(result.timing->median_us)) continue;
     const Timing& timing = *result.timing;
     std::string extra =
         fmt::format("{} sample{}\nquartiles {:.4g}..{:.4g} us", timing.samples_us.size(),
@@ -178,7 +177,7 @@ void write_github_benchmark(std::ostream& out, const RunInfo&, const std::vector
 void write_vllm_csv(std::ostream& out, const RunInfo&, const std::vector<Result>& results) {
   out << "backend,batch_spec,num_layers,kv_cache_dtype,mean_time,std_time,throughput,memory_mb\r\n";
   for (const Result& result : results) {
-    if (!is_timed(result)) continue;
+    if (!is_ranked(result)) continue;
     const Json cache_dtype = problem_member(problem_of(result), "/kv_cache/dtype");
     out << fmt::format(
         "{},{},1,{},{},{},{},0\r\n", csv_field(result.backend), csv_field(result.case_name),
@@ -191,7 +190,7 @@ void write_vllm_csv(std::ostream& out, const RunInfo&, const std::vector<Result>
 void write_vllm_json(std::ostream& out, const RunInfo&, const std::vector<Result>& results) {
   Json json = Json::array();
   for (const Result& result : results) {
-    if (is_timed(result) || failed(result)) json.push_back(vllm_result(result));
+    if (is_ranked(result) || failed(result)) json.push_back(vllm_result(result));
   }
   out << dump(json);
 }

@@ -130,7 +130,7 @@ struct Shown {
 };
 
 /// A column of the plain table: the title, then two lines a case.
-struct Column {
+struct PeerColumn {
   std::vector<std::string> lines;
   std::size_t width = 0;
 
@@ -161,8 +161,8 @@ std::vector<std::string> column_names(const std::vector<std::string>& backends) 
   return names;
 }
 
-Column backend_column(const Shown& shown, const std::string& backend, const std::string& name) {
-  Column column;
+PeerColumn backend_column(const Shown& shown, const std::string& backend, const std::string& name) {
+  PeerColumn column;
   column.add(name);
   for (const PeerCase& peers : shown.cases) {
     const PeerCell* cell = find_cell(peers, backend);
@@ -177,17 +177,17 @@ Column backend_column(const Shown& shown, const std::string& backend, const std:
   return column;
 }
 
-void write_line(std::ostream& out, const char* label, const std::vector<Column>& columns,
+void write_line(std::ostream& out, const char* label, const std::vector<PeerColumn>& columns,
                 std::size_t index) {
   std::string line = fmt::format("{:<{}}", label, kLabelWidth);
-  for (const Column& column : columns) {
+  for (const PeerColumn& column : columns) {
     const std::size_t fill = kGap + column.width - display_width(column.lines[index]);
     line += std::string(fill, ' ') + column.lines[index];
   }
   out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
 }
 
-void write_columns(std::ostream& out, const Shown& shown, const std::vector<Column>& columns) {
+void write_columns(std::ostream& out, const Shown& shown, const std::vector<PeerColumn>& columns) {
   write_line(out, "", columns, 0);
   for (std::size_t i = 0; i < shown.cases.size(); ++i) {
     out << printable(case_text(shown.cases[i], shown.with_scenario)) << "\n";
@@ -226,11 +226,11 @@ void write_peer_table(std::ostream& out, const std::vector<Result>& results, std
   const Shown shown(results);
   if (shown.cases.empty()) return;
   out << kTitle << exceptions(shown.cases) << "\n";
-  std::vector<Column> columns;
+  std::vector<PeerColumn> columns;
   std::size_t taken = kLabelWidth;
   const std::vector<std::string> names = column_names(shown.backends);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    Column column = backend_column(shown, shown.backends[i], names[i]);
+    PeerColumn column = backend_column(shown, shown.backends[i], names[i]);
     if (!columns.empty() && taken + kGap + column.width > width) {
       write_columns(out, shown, columns);
       columns.clear();

@@ -5,15 +5,12 @@
 // thread from beginning to end. So no sum depends on the number of threads.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/cpu/attention/attend_block.h"
 #include "ops/cpu/cpu_ops.h"
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 /// Whole tiles for every split, as kSplitTile says; splits beyond the keys are empty.
 KeyRun keys_of_split(std::int64_t seq_len, int num_splits, int split) {

@@ -16,8 +16,6 @@
 namespace attnbench::cpu {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
 /// Record of one part, in the order of PlanParams::parts.
 struct Part {
   int begin_req;

@@ -3,14 +3,11 @@
 #include "ops/cpu/attention/online_softmax.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "ops/cpu/attention/fast_exp.h"
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 /// tile_max = max(m, scores); NaN scores are passed over here and show in P.
 void find_max(int keys, Scratch& scratch) {

@@ -3,7 +3,6 @@
 #include "ops/cpu/attention/row_block.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/numbers/dtype.h"
 #include "ops/cpu/attention/tile_scores.h"
@@ -11,8 +10,6 @@
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 int query_len_of(const attn::AttendParams& params, int request) {
   return params.query_start_loc[request + 1] - params.query_start_loc[request];

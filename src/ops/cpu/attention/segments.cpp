@@ -3,15 +3,12 @@
 // needs no logarithm before the last line.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/cpu/attention/attend_block.h"
 #include "ops/cpu/cpu_ops.h"
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 std::int64_t cdiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/error.h"
 #include "ops/cpu/attention/fast_exp.h"
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 /// To a few ulp everywhere; written so that loops over it become vector code.
 float fast_tanh(float x) {

@@ -8,7 +8,7 @@ namespace {
 
 /// Query or key: heads of every token that turn by the same angles. Only the first rotary_dim
 /// elements of a head do; the rest is not touched.
-struct Side {
+struct RotaryHeads {
   void* base;
   attn::i64 token_stride;
   attn::i64 head_stride;
@@ -36,7 +36,7 @@ void rotate_neighbours(const float* cos_sin, int rot, float* values) {
   }
 }
 
-void rotate_token(const attn::RopeParams& params, const Side& side, std::int64_t token,
+void rotate_token(const attn::RopeParams& params, const RotaryHeads& side, std::int64_t token,
                   const float* cos_sin, float* values) {
   const int rot = params.rotary_dim;
   for (int head = 0; head < side.num_heads; ++head) {
@@ -55,10 +55,10 @@ void rotate_token(const attn::RopeParams& params, const Side& side, std::int64_t
 }  // namespace
 
 void rope(const attn::RopeParams& params, Workers& workers) {
-  const Side query{params.query, params.query_token_stride, params.query_head_stride,
-                   params.num_heads};
-  const Side key{params.key, params.key_token_stride, params.key_head_stride,
-                 params.key == nullptr ? 0 : params.num_kv_heads};
+  const RotaryHeads query{params.query, params.query_token_stride, params.query_head_stride,
+                          params.num_heads};
+  const RotaryHeads key{params.key, params.key_token_stride, params.key_head_stride,
+                        params.key == nullptr ? 0 : params.num_kv_heads};
   workers.pool.parallel_for(params.num_tokens, [&](std::int64_t token, int thread) {
     Scratch& scratch = workers.scratch[static_cast<std::size_t>(thread)];
     scratch.reserve(params.rotary_dim, params.rotary_dim, 0);
@@ -68,7 +68,7 @@ void rope(const attn::RopeParams& params, Workers& workers) {
     load_wide_row(params.cache_element,
                   element_at(params.cache_element, params.cos_sin_cache, first), params.rotary_dim,
                   cos_sin);
-    for (const Side& side : {query, key}) rotate_token(params, side, token, cos_sin, values);
+    for (const RotaryHeads& side : {query, key}) rotate_token(params, side, token, cos_sin, values);
   });
 }
 

@@ -13,7 +13,6 @@ namespace attnbench::cpu {
 namespace {
 
 constexpr float kLeastAmax = 1e-4f;
-constexpr float kE4m3Max = 448.0f;
 
 /// The least power of two that is no less than x > 0.
 float power_of_two_from(float x) {

@@ -14,8 +14,6 @@
 namespace attnbench::cpu {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
 /// e^x, or 2^x where the LSEs are to base 2; logarithm() likewise.
 float power(const attn::RankLses& lses, float x) {
   return lses.base_two != 0 ? std::exp2(x) : std::exp(x);

@@ -3,7 +3,6 @@
 // result is the result.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/numbers/dtype.h"
 #include "ops/cpu/cpu_ops.h"
@@ -11,8 +10,6 @@
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 /// Both infinities mean "no key was seen" (§3.8).
 float sanitised(float lse) { return std::isinf(lse) ? kNegInf : lse; }

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/quantise/fp8_code.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
-
-constexpr float kE4m3Max = 448.0f;
 
 /// The larger one, or NaN if either is: a maximum in any order gives the same.
 float nan_max(float running, float value) {

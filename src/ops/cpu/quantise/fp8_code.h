@@ -11,6 +11,8 @@
 
 namespace attnbench::cpu {
 
+inline constexpr float kE4m3Max = 448.0f;  // the largest value of e4m3
+
 /// rn_e4m3 (semantics §0.4): nearest even, saturating at 448; NaN of either sign is 0x7F, whose
 /// sign a cast would keep.
 inline attn::u8 encode_e4m3(float x) {

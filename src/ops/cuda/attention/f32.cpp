@@ -14,14 +14,14 @@ namespace {
 
 /// 64 columns of the output take 4 registers a row of every thread.
 constexpr int kMaxValueColumns = 576;
-constexpr int kThreads = 256;
+constexpr int kF32Threads = 256;
 
 /// Elements that one load may take, up to 4.
 int vector_of(const Alignment& alignment, attn::Element element) {
   return std::clamp(alignment.common_bytes() / size_of_element(element), 1, 4);
 }
 
-int query_vector(const attn::AttendParams& params) {
+int f32_query_vector(const attn::AttendParams& params) {
   Alignment alignment;
   alignment.pointer(params.query)
       .stride(params.query_token_stride, params.query_element)
@@ -103,7 +103,7 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
                            {"attn::Alibi kAlibi", alibi_constant(params.score.alibi)},
                            {"bool kSoftCap", spec_flag(params.score.soft_cap > 0.0f)},
                            {"bool kTokenHeadScales", spec_flag(paged && kv.key_scales != nullptr)},
-                           {"int kQueryVector", std::to_string(query_vector(params))},
+                           {"int kQueryVector", std::to_string(f32_query_vector(params))},
                            {"int kKeyVector", std::to_string(keys)},
                            {"int kValueVector", std::to_string(values)},
                            {"int kRowsPerThread", std::to_string(rows_per_thread)},
@@ -113,7 +113,7 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
   kernel.spec.allowed_spill_bytes = two_ctas && rows_per_thread == 4 ? spill_bytes : 0;
   kernel.spec.name = entry + problem_name(params);
   kernel.tile_rows = 16 * rows_per_thread;
-  kernel.threads = kThreads;
+  kernel.threads = kF32Threads;
   return kernel;
 }
 

@@ -18,14 +18,14 @@ namespace {
 
 using attn::Element;
 
-constexpr int kThreads = 256;
+constexpr int kGeneralThreads = 256;
 
 struct Tile {
   int row_blocks;
   int keys;
 };
 /// The first that leaves room for two CTAs on a multiprocessor, else the first that fits at all.
-constexpr std::array kTiles = {Tile{2, 64}, Tile{2, 32}, Tile{1, 32}};
+constexpr std::array kGeneralTiles = {Tile{2, 64}, Tile{2, 32}, Tile{1, 32}};
 
 /// Everything that a call chooses at compile time.
 struct Choice {
@@ -79,7 +79,7 @@ attn::GeneralLayout layout_of(const Choice& c) {
 /// Sets tile, ctas and shared_bytes, or the misfit with what the smallest tile would need.
 void choose_tile(const Target& target, Choice& c) {
   for (const int ctas : {2, 1}) {
-    for (const Tile& tile : kTiles) {
+    for (const Tile& tile : kGeneralTiles) {
       c.tile = tile;
       c.ctas = ctas;
       c.shared_bytes = layout_of(c).total;
@@ -253,7 +253,7 @@ std::int64_t row_tiles(const Choice& c) {
 LaunchShape general_shape(const Choice& c, std::int64_t parts) {
   LaunchShape shape;
   shape.grid_x = row_tiles(c) * c.params.num_requests * c.params.num_kv_heads * parts;
-  shape.threads = kThreads;
+  shape.threads = kGeneralThreads;
   shape.shared_bytes = c.shared_bytes;
   return shape;
 }

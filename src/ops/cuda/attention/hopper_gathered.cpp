@@ -171,7 +171,7 @@ struct GatheredOptions {
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
-std::string apply_options(std::string_view options, GatheredOptions* to) {
+std::string apply_gathered_options(std::string_view options, GatheredOptions* to) {
   GatheredOptions unused;
   GatheredOptions& chosen = to == nullptr ? unused : *to;
   while (!options.empty()) {
@@ -192,7 +192,7 @@ std::string apply_options(std::string_view options, GatheredOptions* to) {
   return "";
 }
 std::string gathered_options_misfit(std::string_view options) {
-  return apply_options(options, nullptr);
+  return apply_gathered_options(options, nullptr);
 }
 
 std::string format_name(MlaEntry format) {
@@ -276,7 +276,8 @@ std::int64_t tiles_of(const AttendCall& call) {
 void launch_gathered(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& p = *call.params;
   GatheredOptions options;
-  apply_options(forced_options(launcher.forced_kernel(), kGatheredCandidate.name), &options);
+  apply_gathered_options(forced_options(launcher.forced_kernel(), kGatheredCandidate.name),
+                         &options);
   const KernelSpec spec = gathered_spec(call, options);
   const int box = query_box(p);
   const TensorMap queries = box == 0 ? unused_map(p) : latent_query_map(p, box);

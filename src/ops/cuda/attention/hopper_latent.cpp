@@ -13,7 +13,7 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr int kRowAlignment = 16;  // bytes, of what the copy engine or whole vectors move
+constexpr int kLatentAlignment = 16;  // bytes, of what the copy engine or whole vectors move
 
 /// The entry of latent.cuh for the operation; null where there is none.
 const char* latent_entry(AttendOperation operation) {
@@ -67,8 +67,9 @@ std::string cache_misfit(const attn::AttendParams& p) {
                         .stride(kv.token_stride_key, kv.element)
                         .stride(kv.block_stride, kv.element)
                         .common_bytes();
-  if (bytes < kRowAlignment) {
-    return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes, kRowAlignment);
+  if (bytes < kLatentAlignment) {
+    return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes,
+                       kLatentAlignment);
   }
   return "";
 }
@@ -100,9 +101,9 @@ std::string latent_output_misfit(const attn::AttendParams& p) {
                         .stride(p.output_token_stride, p.output_element)
                         .stride(p.output_head_stride, p.output_element)
                         .common_bytes();
-  if (bytes >= kRowAlignment) return "";
+  if (bytes >= kLatentAlignment) return "";
   return fmt::format("rows of output lie on multiples of {} bytes, {} are needed", bytes,
-                     kRowAlignment);
+                     kLatentAlignment);
 }
 
 namespace {
@@ -130,7 +131,7 @@ struct LatentOptions {
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
-std::string apply_options(std::string_view options, LatentOptions* to) {
+std::string apply_latent_options(std::string_view options, LatentOptions* to) {
   LatentOptions unused;
   LatentOptions& chosen = to == nullptr ? unused : *to;
   while (!options.empty()) {
@@ -148,7 +149,7 @@ std::string apply_options(std::string_view options, LatentOptions* to) {
   return "";
 }
 std::string latent_options_misfit(std::string_view options) {
-  return apply_options(options, nullptr);
+  return apply_latent_options(options, nullptr);
 }
 
 }  // namespace
@@ -157,7 +158,7 @@ int latent_boxes_of_query(const attn::AttendParams& p) {
   const int bytes =
       Alignment().pointer(p.query).stride(p.query_head_stride, p.query_element).common_bytes();
   const bool in_sequence = p.query_token_stride == p.num_heads * p.query_head_stride;
-  return in_sequence && bytes >= kRowAlignment ? attn::latent_query_box(p.num_heads) : 0;
+  return in_sequence && bytes >= kLatentAlignment ? attn::latent_query_box(p.num_heads) : 0;
 }
 
 namespace {
@@ -223,7 +224,7 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
   // Why: row tiles of one request read its keys from the L2, once each, and where there are several
   // nothing is worth keeping; one alone was 5 % slower so (one NVIDIA H200, 2026-11-22).
   LatentOptions chosen{.evict_first = tiles > 1};
-  apply_options(forced_options(launcher.forced_kernel(), kLatentCandidate.name), &chosen);
+  apply_latent_options(forced_options(launcher.forced_kernel(), kLatentCandidate.name), &chosen);
   const KernelSpec spec = latent_spec(p, latent_entry(call.operation), box, chosen.evict_first);
   const TensorMap keys = key_map(p, chosen.promotion);
   const TensorMap queries = box == 0 ? keys : latent_query_map(p, box);

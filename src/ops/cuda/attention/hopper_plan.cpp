@@ -30,7 +30,7 @@ struct TileChoice {
 /// Measured on one NVIDIA H200, 2026-11-22, with standalone experiments, bf16; TFLOP/s at 8k / 16k.
 /// Three consumers have 160 registers a thread, two have 240: O, S and P (Dv / 2, tile_n / 2 and
 /// tile_n / 4 of them) must leave 16 of these for the rest.
-constexpr std::array kTiles = {
+constexpr std::array kHopperTiles = {
     // 64 columns: 192 x 128 578 / 606 causal; there the softmax takes as long as the products, and
     // turns keep the warpgroups from doing the same thing at the same time.
     TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
@@ -236,7 +236,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
     };
     if (cost_of_tiles(128) * kShortTileCost < cost_of_tiles(192)) return kShortTile;
   }
-  return first_tile(kTiles, params, scales_first);
+  return first_tile(kHopperTiles, params, scales_first);
 }
 
 /// Why the producer cannot bring queries; empty where it can.
@@ -326,50 +326,52 @@ int group_of(const attn::AttendParams& params) {
 }
 
 /// An option of a tuning: a word and what it sets.
-struct Option {
+struct HopperOption {
   std::string_view name;
   int least;
   int most;
   int multiple;
   void (*set)(HopperPlan& plan, int value);
 };
-constexpr std::array kOptions = {
-    Option{"consumers", 1, 3, 1, [](HopperPlan& plan, int n) { plan.tile.consumers = n; }},
-    Option{"tile_n", 64, 256, 16, [](HopperPlan& plan, int n) { plan.tile.tile_n = n; }},
-    Option{"stages", 2, 4, 1, [](HopperPlan& plan, int n) { plan.tile.stages = n; }},
-    Option{"line", 0, 128, 64, [](HopperPlan& plan, int n) { plan.tile.line = n; }},
-    Option{"ping_pong", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ping_pong = n != 0; }},
-    Option{"persistent", 0, 1, 1, [](HopperPlan& plan, int n) { plan.persistent = n != 0; }},
-    Option{"ahead", 0, 1, 1, [](HopperPlan& plan, int n) { plan.tile.ahead = n != 0; }},
-    Option{"late_output", 0, 1, 1, [](HopperPlan& plan, int n) { plan.late_output = n != 0; }},
-    Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
-    Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
-    Option{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
-    Option{"keep_columns", 0, 1, 1, [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
-    Option{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
-    Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
-    Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
-    Option{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
-    Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
-    Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
-    Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
-    Option{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
-    Option{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
-    Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
+constexpr std::array kHopperOptions = {
+    HopperOption{"consumers", 1, 3, 1, [](HopperPlan& plan, int n) { plan.tile.consumers = n; }},
+    HopperOption{"tile_n", 64, 256, 16, [](HopperPlan& plan, int n) { plan.tile.tile_n = n; }},
+    HopperOption{"stages", 2, 4, 1, [](HopperPlan& plan, int n) { plan.tile.stages = n; }},
+    HopperOption{"line", 0, 128, 64, [](HopperPlan& plan, int n) { plan.tile.line = n; }},
+    HopperOption{"ping_pong", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ping_pong = n != 0; }},
+    HopperOption{"persistent", 0, 1, 1, [](HopperPlan& plan, int n) { plan.persistent = n != 0; }},
+    HopperOption{"ahead", 0, 1, 1, [](HopperPlan& plan, int n) { plan.tile.ahead = n != 0; }},
+    HopperOption{"late_output", 0, 1, 1,
+                 [](HopperPlan& plan, int n) { plan.late_output = n != 0; }},
+    HopperOption{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
+    HopperOption{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
+    HopperOption{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
+    HopperOption{"keep_columns", 0, 1, 1,
+                 [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
+    HopperOption{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
+    HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
+    HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
+    HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
+    HopperOption{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
+    HopperOption{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
+    HopperOption{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
+    HopperOption{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
+    HopperOption{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
+    HopperOption{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
 /// Applies the options to `plan` where there is one; what is wrong with them, or "".
-std::string apply_options(std::string_view options, HopperPlan* plan) {
+std::string apply_hopper_options(std::string_view options, HopperPlan* plan) {
   while (!options.empty()) {
     const std::string_view word = options.substr(0, options.find(':'));
     options.remove_prefix(std::min(options.size(), word.size() + 1));
     const std::size_t equals = word.find('=');
     const std::string_view name = word.substr(0, equals);
-    const auto option = std::find_if(kOptions.begin(), kOptions.end(),
-                                     [&](const Option& o) { return o.name == name; });
-    if (option == kOptions.end() || equals == std::string_view::npos) {
+    const auto option = std::find_if(kHopperOptions.begin(), kHopperOptions.end(),
+                                     [&](const HopperOption& o) { return o.name == name; });
+    if (option == kHopperOptions.end() || equals == std::string_view::npos) {
       std::string known;
-      for (const Option& o : kOptions)
+      for (const HopperOption& o : kHopperOptions)
         known += fmt::format("{}{}", known.empty() ? "" : ", ", o.name);
       return fmt::format("'{}' is no option=number of it (known: {})", word, known);
     }
@@ -426,7 +428,7 @@ std::string sums_text(const attn::AttendParams& params, const HopperPlan& plan) 
 }  // namespace
 
 std::string hopper_options_misfit(std::string_view options) {
-  return apply_options(options, nullptr);
+  return apply_hopper_options(options, nullptr);
 }
 
 int multiplied_columns(const attn::AttendParams& params) {
@@ -478,7 +480,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.cap = cap_form(params);
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
-  apply_options(options, &forms);
+  apply_hopper_options(options, &forms);
   choose_transform(params, forms);
   const TileChoice& choice = choose_tile(params, forms);
   plan.tile = {params.head_size,
@@ -502,11 +504,11 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.bounds = bounds_pay(params, forms);
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
-  std::string reason = apply_options(options, &asked);
+  std::string reason = apply_hopper_options(options, &asked);
   choose_transform(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
-  apply_options(options, &plan);
+  apply_hopper_options(options, &plan);
   choose_transform(params, plan);
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   plan.add_floats = plan.add_floats && has_int8_scores(params);

@@ -159,7 +159,7 @@ TensorMap side_map(const attn::AttendParams& params, const HopperPlan& plan, att
   return map;
 }
 
-std::string misfit(const Target& target, const AttendCall& call) {
+std::string hopper_call_misfit(const Target& target, const AttendCall& call) {
   if (call.operation != AttendOperation::kWhole) {
     return fmt::format("it has no form of {}", operation_name(call.operation));
   }
@@ -421,7 +421,7 @@ TensorMap hopper_query_map(const attn::AttendParams& params,
 }
 
 const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
-                                              .misfit = misfit,
+                                              .misfit = hopper_call_misfit,
                                               .yields = nullptr,
                                               .launch = launch_hopper,
                                               .options_misfit = hopper_options_misfit,

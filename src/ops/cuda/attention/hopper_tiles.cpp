@@ -34,7 +34,7 @@ bool has_option(std::string_view options, std::string_view name) {
   return fmt::format(":{}", options).find(fmt::format(":{}=", name)) != std::string::npos;
 }
 
-std::string misfit(const Target& target, const AttendCall& call) {
+std::string tiles_call_misfit(const Target& target, const AttendCall& call) {
   if (call.operation != AttendOperation::kTiles) {
     return fmt::format("it has no form of {}", operation_name(call.operation));
   }
@@ -155,7 +155,7 @@ LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListP
   return shape;
 }
 
-const AttendCandidate kHopperTilesCandidate{"hopper_tiles", misfit, nullptr, launch_tiles,
-                                            hopper_options_misfit};
+const AttendCandidate kHopperTilesCandidate{"hopper_tiles", tiles_call_misfit, nullptr,
+                                            launch_tiles, hopper_options_misfit};
 
 }  // namespace attnbench::cuda

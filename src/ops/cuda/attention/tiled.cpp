@@ -45,30 +45,30 @@ struct DecodeOptions {
   int few = 0;   // 1: more query rows than decodes have are left to the kernel for them
 };
 
-struct Option {
+struct DecodeOption {
   std::string_view name;
   int DecodeOptions::*value;
   std::array<int, 5> known;  // in turn; the last one again where there are fewer
 };
-constexpr std::array kOptions = {
-    Option{"rows", &DecodeOptions::rows, {16, 32, 64, 128, 128}},
-    Option{"cluster", &DecodeOptions::cluster, {0, 1, 1, 1, 1}},
-    Option{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
-    Option{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
-    Option{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
-    Option{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
-    Option{"few", &DecodeOptions::few, {0, 1, 1, 1, 1}},
+constexpr std::array kDecodeOptions = {
+    DecodeOption{"rows", &DecodeOptions::rows, {16, 32, 64, 128, 128}},
+    DecodeOption{"cluster", &DecodeOptions::cluster, {0, 1, 1, 1, 1}},
+    DecodeOption{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
+    DecodeOption{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
+    DecodeOption{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
+    DecodeOption{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
+    DecodeOption{"few", &DecodeOptions::few, {0, 1, 1, 1, 1}},
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
-std::string apply_options(std::string_view options, DecodeOptions* to) {
+std::string apply_decode_options(std::string_view options, DecodeOptions* to) {
   DecodeOptions unused;
   DecodeOptions& chosen = to == nullptr ? unused : *to;
   while (!options.empty()) {
     const std::string_view word = options.substr(0, options.find(':'));
     options.remove_prefix(std::min(options.size(), word.size() + 1));
     bool is_known = false;
-    for (const Option& option : kOptions) {
+    for (const DecodeOption& option : kDecodeOptions) {
       for (const int value : option.known) {
         if (word != fmt::format("{}={}", option.name, value)) continue;
         chosen.*option.value = value;
@@ -85,12 +85,12 @@ std::string apply_options(std::string_view options, DecodeOptions* to) {
   return "";
 }
 std::string decode_options_misfit(std::string_view options) {
-  return apply_options(options, nullptr);
+  return apply_decode_options(options, nullptr);
 }
 
 DecodeOptions options_of(const Launcher& launcher) {
   DecodeOptions options;
-  apply_options(forced_options(launcher.forced_kernel(), kDecodeCandidate.name), &options);
+  apply_decode_options(forced_options(launcher.forced_kernel(), kDecodeCandidate.name), &options);
   return options;
 }
 
@@ -145,7 +145,7 @@ std::string decode_yields(const Target& target, const AttendCall& call) {
 /// Why only whole requests: no other kernel for many rows has splits.
 bool decode_leaves(std::string_view options, const AttendCall& call) {
   DecodeOptions chosen;
-  apply_options(options, &chosen);
+  apply_decode_options(options, &chosen);
   return chosen.few == 1 && call.operation == AttendOperation::kWhole &&
          has_more_than_decodes(*call.params);
 }

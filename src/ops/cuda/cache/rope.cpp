@@ -1,6 +1,7 @@
 // Launches of kernels/cache/rope_write.cuh: the rotation, and both in one pass over the keys where
 // the rotated keys are the ones that are written. Else the fused operation is the two in turn, with
 // the same bytes.
+#include "ops/cuda/cache/quantise.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
@@ -9,7 +10,6 @@ namespace {
 
 constexpr int kRopeThreads = 128;
 constexpr int kFusedThreads = 256;
-constexpr int kPerTokenHead = 2;  // CacheWriteParams::quantise
 
 /// Elements of a load: 16 bytes where every address allows it, else single elements.
 int choose_vector(const attn::RopeParams& p, Alignment alignment) {

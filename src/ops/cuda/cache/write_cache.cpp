@@ -6,16 +6,12 @@
 #include <optional>
 
 #include "core/error.h"
+#include "ops/cuda/cache/quantise.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
 namespace {
-
-// CacheWriteParams::quantise
-constexpr int kPerTokenHead = 2;
-constexpr int kInt4 = 3;
-constexpr int kSlots = 5;
 
 /// Elements of a thread's load: its bytes and those of its store are aligned, both widths are
 /// multiples, and neither is more than 16 bytes except where a store of 16 bytes needs more loads.

@@ -7,7 +7,7 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr const char* kSource = "quantise/int8.cuh";
+constexpr const char* kInt8Source = "quantise/int8.cuh";
 
 /// Elements of a load, whose codes are one store.
 int choose_vector(const attn::Int8QuantiseParams& p) {
@@ -25,19 +25,19 @@ void make_channel_scales(Launcher& launcher, const attn::Int8QuantiseParams& p) 
   constexpr int kTokens = 128;  // of a run: enough loads under way, few atomics
   const std::int64_t channels = std::int64_t{p.num_heads} * p.head_size;
   launch(launcher,
-         simple_spec(kSource, "finish_channel_scales", {{"bool kClear", "true"}},
+         simple_spec(kInt8Source, "finish_channel_scales", {{"bool kClear", "true"}},
                      "int8 channel scales: clear"),
          simple_shape(channels), p);
   LaunchShape shape = simple_shape(channels);
   shape.grid_y = ceil_quotient(p.num_tokens, kTokens);
   launch(launcher,
-         simple_spec(kSource, "reduce_channels",
+         simple_spec(kInt8Source, "reduce_channels",
                      {{"attn::Element kSource", spec_name(p.source_element)},
                       {"int kTokens", std::to_string(kTokens)}},
                      "int8 channel scales: largest of " + short_name(p.source_element)),
          shape, p);
   launch(launcher,
-         simple_spec(kSource, "finish_channel_scales", {{"bool kClear", "false"}},
+         simple_spec(kInt8Source, "finish_channel_scales", {{"bool kClear", "false"}},
                      "int8 channel scales: finish"),
          simple_shape(channels), p);
 }
@@ -52,7 +52,7 @@ void quantise_int8(Launcher& launcher, const attn::Int8QuantiseParams& p) {
     int lanes = 1;
     while (lanes < 32 && lanes * vector < p.head_size) lanes *= 2;
     launch(launcher,
-           simple_spec(kSource, "quantise_int8_token_head",
+           simple_spec(kInt8Source, "quantise_int8_token_head",
                        {{"attn::Element kSource", spec_name(p.source_element)},
                         {"int kVector", std::to_string(vector)},
                         {"int kLanes", std::to_string(lanes)}},
@@ -62,7 +62,7 @@ void quantise_int8(Launcher& launcher, const attn::Int8QuantiseParams& p) {
   }
   if (p.granularity == attn::Int8Granularity::kChannelDynamic) make_channel_scales(launcher, p);
   launch(launcher,
-         simple_spec(kSource, "quantise_int8_channel",
+         simple_spec(kInt8Source, "quantise_int8_channel",
                      {{"attn::Element kSource", spec_name(p.source_element)},
                       {"int kVector", std::to_string(vector)}},
                      "quantise_int8 per channel " + suffix),

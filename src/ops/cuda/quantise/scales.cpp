@@ -8,7 +8,7 @@
 
 namespace attnbench::cuda {
 namespace {
-constexpr const char* kSource = "quantise/scales.cuh";
+constexpr const char* kScalesSource = "quantise/scales.cuh";
 }  // namespace
 
 void amax(Launcher& launcher, const attn::AmaxParams& p) {
@@ -17,7 +17,7 @@ void amax(Launcher& launcher, const attn::AmaxParams& p) {
   constexpr int kThreads = 256;
   constexpr int kItems = 2;
   constexpr int kCtasOfSm = 16;
-  launch(launcher, simple_spec(kSource, "start_amax", {}, "amax: start"), simple_shape(1), p);
+  launch(launcher, simple_spec(kScalesSource, "start_amax", {}, "amax: start"), simple_shape(1), p);
   VectorSide source{p.element, {}};
   source.alignment.pointer(p.source)
       .stride(p.token_stride, p.element)
@@ -26,7 +26,7 @@ void amax(Launcher& launcher, const attn::AmaxParams& p) {
   const std::int64_t head_pieces = p.head_size / vector;
   const std::int64_t row_pieces = p.num_heads * head_pieces;
   KernelSpec spec;
-  spec.source = kSource;
+  spec.source = kScalesSource;
   spec.function = "attn::amax";
   spec.constants = {{"attn::Element kElement", spec_name(p.element)},
                     {"int kVector", std::to_string(vector)},
@@ -116,13 +116,13 @@ void count_patterns(Launcher& launcher, const attn::PatternCountParams& p) {
 }
 
 void update_amax_history(Launcher& launcher, const attn::AmaxHistoryParams& p) {
-  launch(launcher, simple_spec(kSource, "update_amax_history", {}, "update_amax_history"),
+  launch(launcher, simple_spec(kScalesSource, "update_amax_history", {}, "update_amax_history"),
          simple_shape(p.num_tensors), p);
 }
 
 void calc_kv_scales(Launcher& launcher, const attn::KvScaleParams& p) {
-  launch(launcher, simple_spec(kSource, "calc_kv_scales", {}, "calc_kv_scales"), simple_shape(1),
-         p);
+  launch(launcher, simple_spec(kScalesSource, "calc_kv_scales", {}, "calc_kv_scales"),
+         simple_shape(1), p);
 }
 
 }  // namespace attnbench::cuda

@@ -10,7 +10,7 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr const char* kSource = "measure/sample.cuh";
+constexpr const char* kSampleSource = "measure/sample.cuh";
 constexpr int kDigestCtasPerSm = 8;
 
 /// Rows of whole vectors of 16 bytes, whose signs begin at any element.
@@ -20,14 +20,16 @@ bool has_vectors(int element_bytes, const attn::RedrawParams& params) {
 
 KernelSpec redraw_spec(int element_bytes, bool vector) {
   return simple_spec(
-      kSource, "redraw_query",
+      kSampleSource, "redraw_query",
       {{"int kElementBytes", std::to_string(element_bytes)}, {"bool kVector", spec_flag(vector)}},
       "redraw of the query");
 }
 
-KernelSpec moves_spec() { return simple_spec(kSource, "move_blocks", {}, "redraw of keys"); }
+KernelSpec moves_spec() { return simple_spec(kSampleSource, "move_blocks", {}, "redraw of keys"); }
 
-KernelSpec digest_spec() { return simple_spec(kSource, "digest_sample", {}, "digest of a sample"); }
+KernelSpec digest_spec() {
+  return simple_spec(kSampleSource, "digest_sample", {}, "digest of a sample");
+}
 
 }  // namespace
 
