@@ -6,7 +6,7 @@ set -euo pipefail
 
 ATTNBENCH_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 BUILD_DIR="$ATTNBENCH_ROOT/build"
-# Why in groups: most builds by the scripts are builds from scratch, and take a third less.
+# Why in groups: most builds by the scripts are builds from scratch, which share headers this way.
 CMAKE_OPTIONS=(-DCMAKE_BUILD_TYPE=Release -DATTNBENCH_UNITY=ON)
 UNPACKED_DIR="$BUILD_DIR/deps"
 # dpkg-dev and file: by them cpack finds what a .deb depends on.

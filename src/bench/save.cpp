@@ -17,7 +17,7 @@
 namespace attnbench {
 namespace {
 
-constexpr double kUnsaved = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void add_reference_tensors(std::int64_t num_tokens, const ReferenceOutput& refer
   const std::int64_t num_heads = reference.num_heads;
   const std::int64_t width = num_heads * reference.v_head_size;
   const auto num_rows = static_cast<std::int64_t>(reference.rows.size());
-  std::vector<double> output(static_cast<std::size_t>(num_tokens * width), kUnsaved);
-  std::vector<double> lse(static_cast<std::size_t>(num_heads * num_tokens), kUnsaved);
+  std::vector<double> output(static_cast<std::size_t>(num_tokens * width), kUnchecked);
+  std::vector<double> lse(static_cast<std::size_t>(num_heads * num_tokens), kUnchecked);
   for (std::int64_t r = 0; r < num_rows; ++r) {
     const std::int64_t token = reference.rows[static_cast<std::size_t>(r)];
     std::copy_n(reference.output.begin() + r * width, width, output.begin() + token * width);

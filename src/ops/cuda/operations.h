@@ -16,6 +16,11 @@
 
 namespace attnbench::cuda {
 
+// CacheWriteParams::quantise, as far as launchers tell its values apart.
+inline constexpr int kPerTokenHead = 2;
+inline constexpr int kInt4 = 3;
+inline constexpr int kSlots = 5;
+
 /// void attend(Launcher& launcher, const attn::AttendParams& params), and so on. attend*, combine*
 /// and reduce_segments are by the tiled kernels where they fit, else by the general one. What a
 /// kernel does not do yet throws an Error of kind kUnsupported that says so.

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "report/format.h"
+
 namespace attnbench {
 namespace {
 

@@ -1,7 +1,6 @@
 // Launches of kernels/cache/rope_write.cuh: the rotation, and both in one pass over the keys where
 // the rotated keys are the ones that are written. Else the fused operation is the two in turn, with
 // the same bytes.
-#include "ops/cuda/cache/quantise.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "core/error.h"
-#include "ops/cuda/cache/quantise.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
