@@ -23,7 +23,7 @@ class WaitingOps final : public ForwardingOps {
     inner().upload(destination, source, size_bytes);
   }
   void download(void* destination, Buffer& source, std::size_t size_bytes,
-                std::size_t offset_bytes) override {
+                std::size_t offset_bytes = 0) override {
     note("download");
     inner().download(destination, source, size_bytes, offset_bytes);
   }
