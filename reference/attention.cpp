@@ -112,16 +112,17 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
   std::vector<std::unique_ptr<BlockAttention<Real>>> workers(static_cast<std::size_t>(threads));
   // Why here as well: other threads may take all blocks of a small problem.
   std::atomic<bool> stopped{options.should_stop && options.should_stop()};
-  for_each_index(static_cast<std::int64_t>(blocks.size()), threads, [&](std::int64_t i, int thread) {
-    // Only the calling thread polls, so that should_stop need not be safe for several threads.
-    if (thread == 0 && options.should_stop && options.should_stop()) stopped = true;
-    if (stopped) return;
-    auto& worker = workers[static_cast<std::size_t>(thread)];
-    if (!worker) {
-      worker = std::make_unique<BlockAttention<Real>>(math, inputs, rule, rows, result);
-    }
-    worker->compute(blocks[static_cast<std::size_t>(i)]);
-  });
+  for_each_index(
+      static_cast<std::int64_t>(blocks.size()), threads, [&](std::int64_t i, int thread) {
+        // Only the calling thread polls, so that should_stop need not be safe for several threads.
+        if (thread == 0 && options.should_stop && options.should_stop()) stopped = true;
+        if (stopped) return;
+        auto& worker = workers[static_cast<std::size_t>(thread)];
+        if (!worker) {
+          worker = std::make_unique<BlockAttention<Real>>(math, inputs, rule, rows, result);
+        }
+        worker->compute(blocks[static_cast<std::size_t>(i)]);
+      });
   if (stopped) return std::nullopt;
   return result;
 }

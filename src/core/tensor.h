@@ -64,8 +64,8 @@ class Tensor {
   Tensor() = default;
   /// Zero-filled. Errors: E-SHAPE for a negative extent, E-CAPACITY when the size overflows.
   Tensor(Dtype dtype, std::vector<std::int64_t> shape);
-  /// With any contents, for one who writes every byte: to clear hundreds of megabytes first takes as
-  /// long as to write them. Errors: as above.
+  /// With any contents, for one who writes every byte: to clear hundreds of megabytes first takes
+  /// as long as to write them. Errors: as above.
   static Tensor for_overwriting(Dtype dtype, std::vector<std::int64_t> shape);
   /// Copies on several threads: caches are large.
   Tensor(const Tensor& other);

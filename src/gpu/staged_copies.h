@@ -1,5 +1,5 @@
-// Large copies between pageable memory of the host and a device, by way of pinned memory and several
-// threads.
+// Large copies between pageable memory of the host and a device, by way of pinned memory and
+// several threads.
 //
 // Why: the driver takes pageable memory through a small buffer of its own on one thread, at 1 to
 // 3 GB/s where the link has 50. To fetch the outputs of a case took longer than all of its runs.

@@ -56,7 +56,8 @@ class LazyQueue final : public CopyQueue {
 std::vector<unsigned char> numbered(std::size_t size) {
   std::vector<unsigned char> bytes(size);
   unsigned value = 7;
-  for (unsigned char& byte : bytes) byte = static_cast<unsigned char>((value = value * 75 + 74) >> 3);
+  for (unsigned char& byte : bytes)
+    byte = static_cast<unsigned char>((value = value * 75 + 74) >> 3);
   return bytes;
 }
 

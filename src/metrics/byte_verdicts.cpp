@@ -155,7 +155,8 @@ std::int64_t first_other_element(const Tensor& a, const Tensor& b) {
   for_each_chunk(static_cast<std::int64_t>(a.size_bytes()), kChunk,
                  [&](std::int64_t begin, std::int64_t end) {
                    const auto bytes = static_cast<std::size_t>(end - begin);
-                   if (std::memcmp(a.bytes() + begin, b.bytes() + begin, bytes) != 0) is_same = false;
+                   if (std::memcmp(a.bytes() + begin, b.bytes() + begin, bytes) != 0)
+                     is_same = false;
                  });
   if (is_same) return -1;
   const std::size_t size = dtype_size(a.dtype());

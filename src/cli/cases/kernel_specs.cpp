@@ -18,7 +18,6 @@
 #include "ops/cuda/recording_ops.h"
 #include "ops/cuda/sample/sample_kernels.h"
 #include "ops/cuda/zone_scan.h"
-#include "ops/operation_table.h"
 
 namespace attnbench {
 namespace {

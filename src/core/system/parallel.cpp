@@ -69,9 +69,9 @@ std::vector<int> distinct_cores(std::vector<int> cores, const std::vector<int>& 
 
 namespace {
 
-/// The threads of for_each_index(): to start them anew for each of the hundreds of tensors of a case
-/// took as long as to copy those. Who finds them in use by another thread, or is one of them, starts
-/// some of its own.
+/// The threads of for_each_index(): to start them anew for each of the hundreds of tensors of a
+/// case took as long as to copy those. Who finds them in use by another thread, or is one of them,
+/// starts some of its own.
 struct SharedPool {
   std::mutex mutex;
   ThreadPool* pool = nullptr;
@@ -136,8 +136,8 @@ void for_each_index(std::int64_t count, int num_threads,
 }
 
 struct ThreadPool::State {
-  /// Called one by one, so that a short loop wakes no more than it needs. Why no condition variable:
-  /// it is for whoever waits, and glibc's (bug 25847) has lost a call when several did.
+  /// Called one by one, so that a short loop wakes no more than it needs. Why no condition
+  /// variable: it is for whoever waits, and glibc's (bug 25847) has lost a call when several did.
   struct Worker {
     std::atomic<std::uint32_t> calls{0};
     std::thread thread;

@@ -26,9 +26,9 @@ void set_chunk_threads(int num_threads);
 void for_each_chunk(std::int64_t count, std::int64_t chunk,
                     const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
-/// Calls body(index, thread) for every index in [0, count) on `num_threads` threads (0 = all cores),
-/// each thread taking the next index when it is free, as ThreadPool does, but on threads that are
-/// kept for the next such loop. May be called from within a body.
+/// Calls body(index, thread) for every index in [0, count) on `num_threads` threads (0 = all
+/// cores), each thread taking the next index when it is free, as ThreadPool does, but on threads
+/// that are kept for the next such loop. May be called from within a body.
 void for_each_index(std::int64_t count, int num_threads,
                     const std::function<void(std::int64_t index, int thread)>& body);
 
