@@ -152,7 +152,7 @@ TEST_CASE("kernels are planned in the order of the cases, screening first, each 
   for (const KernelSpec& spec : kernels)
     CHECK(std::count(kernels.begin(), kernels.end(), spec) == 1);
   // Those of the first request's tiles come first.
-  CHECK(kernels.at(1).name == "screen attention 64x64");
+  CHECK(kernels.at(1).name == "screen attention 64x64 bfloat16");
 }
 
 TEST_CASE("a run without validation or times needs less, and no kernel of its own") {
