@@ -51,8 +51,8 @@ class CompileAhead {
  public:
   using MakeStore = std::function<std::unique_ptr<KernelStore>()>;
 
-  /// Forks: the calling process has no threads and no device. `make_store` is called by the new
-  /// one. Errors: E-INTERNAL when the system refuses.
+  /// Forks: the calling process has no device, and no threads but those of for_each_index(), which
+  /// sleep. `make_store` is called by the new one. Errors: E-INTERNAL when the system refuses.
   CompileAhead(const AheadPlan& plan, const MakeStore& make_store);
   ~CompileAhead();
   CompileAhead(const CompileAhead&) = delete;

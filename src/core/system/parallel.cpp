@@ -137,7 +137,8 @@ void for_each_index(std::int64_t count, int num_threads,
 
 struct ThreadPool::State {
   /// Called one by one, so that a short loop wakes no more than it needs. Why no condition
-  /// variable: it is for whoever waits, and glibc's (bug 25847) has lost a call when several did.
+  /// variable: it calls any of those that wait, and glibc's has lost calls where several do (its
+  /// bug 25847).
   struct Worker {
     std::atomic<std::uint32_t> calls{0};
     std::thread thread;
