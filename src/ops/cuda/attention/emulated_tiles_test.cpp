@@ -22,6 +22,7 @@ struct Tiles : Ragged128 {
   static constexpr bool kLeft = false;
   static constexpr bool kTileList = true;
   static constexpr bool kParts = false;
+  static constexpr bool kFew = true;
 };
 
 /// attend_tiles() by emulated CTAs, everything else by the CPU.
@@ -124,18 +125,61 @@ struct AheadTiles : Tiles {
   static constexpr int kStages = 3;
 };
 
+struct WideTiles : EachTile {
+  static constexpr bool kFew = false;
+};
+struct CappedTiles64 : EachTile {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kTileN = 96;
+  static constexpr attn::Element kQuery = attn::Element::kF16;
+  static constexpr attn::Element kKeyValue = attn::Element::kF16;
+  static constexpr attn::Element kOutput = attn::Element::kF16;
+  static constexpr bool kSoftCap = true;
+  static constexpr bool kScaleFirst = true;
+};
+
 TEST_CASE("tiles of a list on emulated threads: decodes and prefills, both ways, windows") {
   const std::string dealt = "ahead=0:persistent=1";
   check<Tiles>(case_named("decodes and prefills"), dealt);
   check<EachTile>(case_named("decodes and prefills"), "persistent=0:stages=2");
+  check<WideTiles>(case_named("decodes and prefills"), "persistent=0:stages=2:few=0");
   check<AheadTiles>(case_named("decodes and prefills"), "ahead=1:persistent=1");
   check<Tiles128>(case_named("decodes and prefills, 128 rows"), dealt);
   check<FullTiles>(case_named("both ways, groups of seven"), dealt);
   check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"), dealt);
 }
 
+/// Requests of one token to three and groups of two and four: 1 to 8 rows, and 12, which are not
+/// few.
+TileCase few_rows(const std::string& name, int group) {
+  TileCase c = case_named(name);
+  c.attend.group = group;
+  c.attend.query_lens = {1, 2, 3, 1, 4, 1};
+  c.attend.context_lens = {300, 178, 80, 0, 477, 95};
+  return c;
+}
+struct FewWindowTiles : EachTile {
+  static constexpr bool kLeft = true;
+};
+struct FewTiles128 : EachTile {
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 128;
+};
+
+TEST_CASE("tiles of few rows of a list on emulated threads: tokens, windows, sinks, soft caps") {
+  const std::string alone = "persistent=0:stages=2";
+  check<EachTile>(few_rows("decodes and prefills", 4), alone);
+  check<FewTiles128>(few_rows("decodes and prefills, 128 rows", 2), alone);
+  check<FewWindowTiles>(few_rows("window and sinks, more CTAs than tiles", 4), alone);
+  check<CappedTiles64>(few_rows("d64 f16 soft cap", 2), alone + ":tile_n=96");
+}
+
 struct PartTiles : Tiles128 {
   static constexpr bool kParts = true;
+};
+struct WideParts : PartTiles {
+  static constexpr bool kFew = false;
 };
 struct PartTiles192 : Tiles {
   static constexpr bool kParts = true;
@@ -147,6 +191,7 @@ struct AheadParts : PartTiles {
 
 TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, under sinks") {
   check<PartTiles>(case_named("two prefixes, one request of its own"), "ahead=0");
+  check<WideParts>(case_named("two prefixes, one request of its own"), "ahead=0:few=0");
   check<AheadParts>(case_named("two prefixes, one request of its own"));
   // Tiles of 64 rows exactly, whose queries come in one box.
   TileCase full = case_named("two prefixes, one request of its own");

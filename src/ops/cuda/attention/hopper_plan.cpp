@@ -349,6 +349,7 @@ constexpr std::array kHopperOptions = {
     HopperOption{"keep_columns", 0, 1, 1,
                  [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
     HopperOption{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
+    HopperOption{"few", 0, 1, 1, [](HopperPlan& plan, int n) { plan.few = n != 0; }},
     HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},

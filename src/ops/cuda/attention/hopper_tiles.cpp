@@ -138,6 +138,7 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
   kernel.spec.function = "attn::hopper_tiles";
   kernel.spec.constants.emplace_back("bool kTileList", "true");
   kernel.spec.constants.emplace_back("bool kParts", spec_flag(has_parts));
+  kernel.spec.constants.emplace_back("bool kFew", spec_flag(plan.few));
   // Three consumers hold O, S and P to the last register: up to 40 bytes more were seen.
   if (!plan.stays()) kernel.spec.allowed_spill_bytes += 40;
   kernel.spec.name =
