@@ -1,5 +1,5 @@
 // Arguments of attention by an explicit list of tiles (attend_tiles): which query rows meet which
-// keys, and which multiprocessor does it when. A batch of decodes and prefills, and a prefix that
+// keys, and in which order. A batch of decodes and prefills, and a prefix that
 // several requests share, are one launch then, in an order that keeps both the memory and the
 // tensor cores busy. The list is made on the host (src/ops/tile_deal.h) from the lengths of a
 // batch, as FlashInfer's plan() does; a list made for other lengths gives wrong results.
@@ -25,13 +25,16 @@ struct alignas(16) AttendTile {
   unsigned short part;  // < TileListParams::parts.num_splits
 };
 
-/// Every row of the batch is in exactly one tile of each part.
+/// Every row of the batch is in exactly one tile of each part, every tile in one bundle. CTAs that
+/// stay for several tiles draw bundles: CTA c starts with bundle c, and draws numbers from
+/// `num_ctas` on.
 struct TileListParams {
   const AttendTile* tiles;  // [num_tiles] in the order in which they should start
-  const int* cta_start;     // [num_ctas + 1]: CTA c does tiles cta_tiles[cta_start[c]] and on
-  const int* cta_tiles;     // [num_tiles]
+  const int* bundles;       // [num_bundles + 1]: bundle b is tiles [bundles[b], bundles[b + 1])
+  int* drawn;               // bundles drawn so far: 0 before a launch, and again after it
   int num_tiles;
-  int num_ctas;
+  int num_bundles;
+  int num_ctas;  // that are there at a time; at most num_bundles of them are started
   int tile_rows;  // 128 or 192
   /// num_splits 1: tiles write output and LSE, and the pointers are null. More: normalised partial
   /// results, of which part 0 includes the sink, for combine_splits().

@@ -28,6 +28,16 @@ __device__ __forceinline__ bool is_last_arrival(int* counter, int expected) {
   return before == static_cast<u32>(expected - 1);
 }
 
+/// Numbers from 0 on, each given once in the grid; by one thread. It orders nothing else.
+__device__ __forceinline__ int draw_number(int* counter) {
+  u32 number;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(number)
+               : "l"(counter)
+               : "memory");
+  return static_cast<int>(number);
+}
+
 /// f32 that another CTA of the grid has written in this launch: past the L1, which may not have
 /// them.
 __device__ __forceinline__ float load_of_grid(const float* from) {

@@ -15,7 +15,8 @@ namespace {
 // Estimates for D = Dv = 128 on one H200, of which only the ratios count. A tile's start and end:
 // its list entry, its queries and the first keys come one after another (about 0.5 us each).
 constexpr std::int64_t kStartNs = 2000;
-// 512 bytes of a key at 85 GB/s: what a multiprocessor reads when others leave it the memory.
+// 512 bytes of a key at 85 GB/s. Measured since, of a multiprocessor that others leave the memory:
+// 57 GB/s with the products of few rows, 73 without any; only the share of decodes is made of it.
 constexpr std::int64_t kKeyPs = 6000;
 // 192 rows by 80 keys at 783 TFLOP/s of 132 multiprocessors: 1.33 us, 86 ps a row and key.
 constexpr std::int64_t kRowKeyPs = 86;
@@ -39,8 +40,13 @@ void check_form(const TileForm& form, int num_ctas) {
        form.group, form.num_kv_heads, num_ctas);
 }
 
+/// Tiles of about this time in all make a bundle: a draw and what it leads to, three loads one
+/// after the other, take about 2 us. Where a CTA has little to do, no more than this share of it.
+constexpr std::int64_t kBundleNs = 8000;
+constexpr int kBundleShare = 4;
+
 struct Costed {
-  attn::AttendTile tile;
+  std::vector<attn::AttendTile> tiles;  // a bundle
   std::int64_t ns;
 };
 
@@ -79,26 +85,30 @@ std::vector<Costed> mixed(const std::vector<Costed>& multiplying,
   return all;
 }
 
-/// Each tile to the CTA that is free first.
-void deal(const std::vector<Costed>& order, int num_ctas, TileDeal& result) {
-  using Free = std::pair<std::int64_t, int>;  // since when, CTA
-  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
-  for (int cta = 0; cta < num_ctas; ++cta) free.emplace(0, cta);
-  std::vector<std::vector<int>> of_cta(static_cast<std::size_t>(num_ctas));
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    auto [since, cta] = free.top();
-    free.pop();
-    since += order[i].ns;
-    result.longest_ns = std::max(result.longest_ns, since);
-    result.total_ns += order[i].ns;
-    of_cta[static_cast<std::size_t>(cta)].push_back(static_cast<int>(i));
-    free.emplace(since, cta);
-    result.tiles.push_back(order[i].tile);
+/// Puts neighbours together while they take no more than `most_ns`.
+std::vector<Costed> bundled(const std::vector<Costed>& tiles, std::int64_t most_ns) {
+  std::vector<Costed> bundles;
+  for (const Costed& tile : tiles) {
+    if (bundles.empty() || bundles.back().ns + tile.ns > most_ns) bundles.push_back({{}, 0});
+    Costed& bundle = bundles.back();
+    bundle.tiles.insert(bundle.tiles.end(), tile.tiles.begin(), tile.tiles.end());
+    bundle.ns += tile.ns;
   }
-  result.cta_start.push_back(0);
-  for (const std::vector<int>& tiles : of_cta) {
-    result.cta_tiles.insert(result.cta_tiles.end(), tiles.begin(), tiles.end());
-    result.cta_start.push_back(static_cast<int>(result.cta_tiles.size()));
+  return bundles;
+}
+
+/// Each bundle to the CTA that is free first, as they are drawn if the costs are right.
+void deal(const std::vector<Costed>& order, int num_ctas, TileDeal& result) {
+  std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> free;
+  for (int cta = 0; cta < num_ctas; ++cta) free.push(0);
+  for (const Costed& bundle : order) {
+    const std::int64_t end = free.top() + bundle.ns;
+    free.pop();
+    free.push(end);
+    result.longest_ns = std::max(result.longest_ns, end);
+    result.total_ns += bundle.ns;
+    result.tiles.insert(result.tiles.end(), bundle.tiles.begin(), bundle.tiles.end());
+    result.bundles.push_back(checked_int32(std::ssize(result.tiles), "tiles"));
   }
 }
 
@@ -135,13 +145,15 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
           tile_cost(tile.num_rows, keys_before(sequence, first + tile.num_rows, form), form);
       for (int head = 0; head < form.num_kv_heads; ++head) {
         tile.kv_head = static_cast<unsigned short>(head);
-        (cost.is_product_bound ? multiplying : reading).push_back({tile, cost.ns});
+        (cost.is_product_bound ? multiplying : reading).push_back({{tile}, cost.ns});
       }
     }
   }
   sort_by_cost(reading);
   sort_by_cost(multiplying);
   TileDeal result;
+  const std::int64_t wall = (sum_of(reading) + sum_of(multiplying)) / num_ctas;
+  reading = bundled(reading, std::min(kBundleNs, wall / kBundleShare));
   deal(mixed(multiplying, reading, num_ctas), num_ctas, result);
   return result;
 }

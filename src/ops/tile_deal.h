@@ -1,12 +1,11 @@
-// Which tiles a batch is cut into for attend_tiles(), in which order they start and which CTA does
-// which: a pure function of lengths, so that choices are tested and printed without a GPU.
+// Which tiles a batch is cut into for attend_tiles(), and in which order they start: a pure function
+// of lengths, so that choices are tested and printed without a GPU.
 //
 // The order mixes tiles that the memory binds with tiles that the tensor cores bind, in proportion
 // to what each kind costs in all: at any time the same share of the multiprocessors reads the keys
 // of decodes while the others multiply. Within a kind the most expensive tiles come first, so that
-// what starts last is short. Tiles are then dealt in this order, each to the CTA that is free first
-// by the costs: the schedule that a queue would give, made beforehand, so that a CTA knows its next
-// tile and can bring its keys early.
+// what starts last is short. Whichever CTA is free takes the next tile. Tiles that take so little
+// time that a draw for each would count are dealt in bundles.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +38,7 @@ struct TileForm {
 
 struct TileDeal {
   std::vector<attn::AttendTile> tiles;  // in the order in which they should start
-  std::vector<int> cta_start;           // [num_ctas + 1]
-  std::vector<int> cta_tiles;           // [tiles]
+  std::vector<int> bundles{0};          // where each bundle of tiles begins, and their number
   std::int64_t longest_ns = 0;          // estimated: of the CTA that ends last
   std::int64_t total_ns = 0;            // of all tiles, one after another
 };

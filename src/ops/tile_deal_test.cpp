@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
-#include <set>
 #include <tuple>
 
 namespace attnbench {
@@ -35,7 +35,7 @@ bool is_decode(const attn::AttendTile& tile) { return tile.num_rows <= 64; }
 }  // namespace
 
 TEST_CASE(
-    "every packed row of every sequence and KV head is in one tile, and every tile on one CTA") {
+    "every packed row of every sequence and KV head is in one tile, and every tile in one bundle") {
   const std::vector<TileSequence> sequences = mixed_batch();
   const TileForm form = form_32_8();
   const TileDeal deal = deal_tiles(sequences, form, 132);
@@ -51,12 +51,11 @@ TEST_CASE(
       CHECK(rows[{s.table_row, head}] == s.num_tokens * form.group);
     }
   }
-  REQUIRE(deal.cta_start.size() == 133);
-  CHECK(deal.cta_start.front() == 0);
-  CHECK(deal.cta_start.back() == static_cast<int>(deal.tiles.size()));
-  CHECK(std::ranges::is_sorted(deal.cta_start));
-  const std::set<int> dealt(deal.cta_tiles.begin(), deal.cta_tiles.end());
-  CHECK(dealt.size() == deal.tiles.size());
+  CHECK(deal.bundles.front() == 0);
+  CHECK(deal.bundles.back() == static_cast<int>(deal.tiles.size()));
+  // None without tiles; and none of these takes so little that two make a bundle.
+  CHECK(std::ranges::adjacent_find(deal.bundles, std::greater_equal<>()) == deal.bundles.end());
+  CHECK(deal.bundles.size() == deal.tiles.size() + 1);
 }
 
 TEST_CASE("decodes and prefills are under way together, and the last tiles are short ones") {
@@ -93,7 +92,26 @@ TEST_CASE("a sequence without tokens has no tile, one without keys has") {
   TileSequence empty = sequence(0, 2, 0, 0);
   empty.key_end = 0;
   CHECK(deal_tiles(std::vector{empty}, form, 7).tiles.size() == 8);
-  CHECK(deal_tiles({}, form, 7).cta_start == std::vector<int>(8, 0));
+  CHECK(deal_tiles({}, form, 7).bundles == std::vector<int>{0});
+}
+
+TEST_CASE("tiles of few keys come in bundles that take about as long as one of many") {
+  std::vector<TileSequence> own;
+  for (int b = 0; b < 128; ++b) own.push_back({b, 1, 127, b, 0, 128, 0});
+  own.push_back(sequence(128, 1, 8191, 128));
+  const TileDeal deal = deal_tiles(own, form_32_8(), 132);
+  CHECK(deal.bundles.back() == 129 * 8);
+  int most = 0;
+  for (std::size_t b = 0; b + 1 < deal.bundles.size(); ++b) {
+    const int size = deal.bundles[b + 1] - deal.bundles[b];
+    CHECK(size >= 1);
+    if (deal.tiles[static_cast<std::size_t>(deal.bundles[b])].key_end == 8192) CHECK(size == 1);
+    most = std::max(most, size);
+  }
+  CHECK(most >= 2);
+  CHECK(most <= 8);
+  // With as many CTAs as tiles each takes one.
+  CHECK(deal_tiles(own, form_32_8(), 1032).bundles.size() == 1 + 129 * 8);
 }
 
 TEST_CASE("what binds a tile goes by its rows") {

@@ -148,6 +148,9 @@ constexpr int kHopperAlignment = 1024;
 /// Where the producer leaves a row tile for the consumers (HopperItem), where it works ahead.
 constexpr int kItemBytes = 64;
 
+/// Bundles of a list that are announced and not yet read by all.
+constexpr int kQueueStages = 2;
+
 /// Byte offsets from the first multiple of kHopperAlignment in the dynamic shared memory.
 struct HopperLayout {
   int query_stages;  // row tiles whose queries are there at a time
@@ -168,6 +171,8 @@ struct HopperLayout {
   int barriers;    // full and empty of every stage of keys, of values, of queries, and of codes;
                    // checked of every stage of values
   int found;       // u32 a stage of values: whether a value of it is NaN or infinite
+  int queue;       // where the producer works ahead: full and empty of kQueueStages bundles of a
+                   // list, then their numbers, int
   int total;       // with what the alignment may take
 };
 
@@ -210,7 +215,8 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   const int barriers =
       5 * tile.stages + 2 * layout.query_stages + (tile.stored_bytes == 1 ? 4 * kCodeStages : 0);
   layout.found = layout.barriers + barriers * 8;
-  layout.total = layout.found + tile.stages * 4 + kHopperAlignment;
+  layout.queue = (layout.found + tile.stages * 4 + 7) / 8 * 8;
+  layout.total = layout.queue + (tile.ahead ? kQueueStages * 20 : 0) + kHopperAlignment;
   return layout;
 }
 

@@ -121,7 +121,9 @@ struct HopperProducer {
     __syncwarp();
   }
 
-  __device__ void bring_pages(const HopperItem& item) {
+  /// `begins(n)` is called before tile `n` is brought.
+  template <class Begins>
+  __device__ void bring_pages(const HopperItem& item, const Begins& begins) {
     if (item.keys.first >= item.keys.end) return;  // the table may have no entry for the request
     const AttendParams& params = shape.params;
     const i64 head_stride = kIsKey ? params.kv.head_stride_key : params.kv.head_stride_value;
@@ -136,6 +138,7 @@ struct HopperProducer {
     int next = entry_from(item.keys.end - 2);
 #pragma unroll 1
     for (int n = item.keys.end - 1; n >= first; --n) {
+      begins(n);
       const int after_next = entry_from(n - 2);
       const int slot =
           (item.keys.origin + n * Config::kTileN + lane * kBoxRows) % larger(Config::kBlockSize, 1);
@@ -168,8 +171,50 @@ struct HopperProducer {
     }
   }
 
+  /// Says to the others which bundle comes next; by one lane.
+  __device__ __forceinline__ void announce(Ring<kQueueStages>& queue, int bundle) const {
+    await(shape.queue_empty(queue.stage), queue.parity);
+    *shape.queue_number(queue.stage) = bundle;
+    arrive(shape.queue_full(queue.stage));
+    queue.advance();
+  }
+  /// Goes through the bundles of a list that it draws. Each draw comes a few tiles before it is
+  /// needed, and no sooner: what one CTA has drawn no other can do, however long it is idle.
+  __device__ void lead() {
+    constexpr int kLastTiles = 4;
+    constexpr int kUndrawn = -2;
+    const TileListParams& list = *shape.list;
+    Ring<kQueueStages> queue{0, 1};
+    int bundle = static_cast<int>(blockIdx.x);
+    if (lane == 0) announce(queue, bundle);
+    while (bundle != Shape::kNoBundle) {
+      const int end = list.bundles[bundle + 1];
+      int next = kUndrawn;  // of lane 0
+      for (int i = list.bundles[bundle]; i < end; ++i) {
+        const HopperItem item = shape.listed_item(i, 0);
+        const bool draws = lane == 0 && end - i <= 2;
+        if (lane < kBoxes) {
+          bring_pages(item, [&](int n) {
+            if (!draws || next != kUndrawn || n - item.keys.first >= kLastTiles) return;
+            next = shape.draw_bundle();
+          });
+        }
+        __syncwarp();
+      }
+      if (lane == 0) {
+        if (next == kUndrawn) next = shape.draw_bundle();
+        announce(queue, next);
+      }
+      bundle = __shfl_sync(0xFFFFFFFFu, next, 0);
+    }
+  }
+
   /// By the lanes that have a box.
   __device__ void run() {
+    if constexpr (kIsKey && Shape::kDraws) {
+      lead();
+      return;
+    }
     // Why whole warps up to here: the bounds of an item may be worked out by all lanes together.
     shape.for_each_item([&](const HopperItem& item) {
       if constexpr (Shape::kInt8) {
@@ -177,7 +222,7 @@ struct HopperProducer {
       }
       if (kScales || lane < kBoxes) {
         if constexpr (Shape::kPaged) {
-          bring_pages(item);
+          bring_pages(item, [](int) {});
         } else {
           bring_rows(item);
         }

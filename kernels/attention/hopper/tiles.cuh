@@ -4,11 +4,10 @@
 // request's own keys.
 //
 // What makes it fast is the order. A tile of few rows is bound by how fast one multiprocessor can
-// read (about 80 to 95 GB/s, three times its share of the memory), a tile of many rows by the
-// tensor cores. Where the list mixes the two, a third of the multiprocessors draw most of the
-// memory's rate while the others multiply; in turns, as a grid has them, one of the two idles.
-// A tile of few rows pads its products to 64 rows: that costs tensor cores which then have nothing
-// else to do.
+// read (about 60 to 75 GB/s, twice its share of the memory), a tile of many rows by the tensor
+// cores. Where the list mixes the two, some multiprocessors draw most of the memory's rate while
+// the others multiply; in turns, as a grid has them, one of the two idles. Tiles of up to 8 rows
+// have products of their own (few_rows.cuh); those of up to 64 are done by one consumer.
 #pragma once
 
 #include "kernels/attention/hopper/prefill.cuh"
@@ -16,11 +15,13 @@
 
 namespace attn {
 
-/// Grid: with kPersistent list.num_ctas CTAs, each of which does the tiles dealt to it and has the
-/// keys of the next one under way while it ends one; else list.num_tiles, in their order. `keys`,
+/// Grid: with kPersistent at most list.num_ctas CTAs and list.num_bundles, each of which draws
+/// bundles of tiles and has the keys of the next tile under way while it ends one; else
+/// list.num_tiles, in their order. `keys`,
 /// `values`, `queries` and `outputs` as of hopper_prefill, of pages.
 ///
-/// Config: as of HopperShape, with kBlockSize > 0 · kTileList (true) · kParts (results are parts)
+/// Config: as of HopperShape, with kBlockSize > 0 and kAhead where kPersistent · kTileList (true) ·
+/// kParts (results are parts) · kFew (tiles of few rows as of few_rows.cuh)
 template <class Config>
 __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     hopper_tiles(const __grid_constant__ AttendParams params,

@@ -7,6 +7,7 @@
 #include "kernels/attention/rows.cuh"
 #include "kernels/params_int8.h"
 #include "kernels/params_tiles.h"
+#include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -150,6 +151,11 @@ struct HopperShape {
   static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
   static_assert(!Config::kAhead || (Config::kPersistent && kColumns == Config::kHeadSize));
   static_assert(!Config::kAhead || (kBytes == 2 && !kCodes));
+  /// CTAs draw bundles of a list: the warp that brings keys does, and says which to the others that
+  /// go through the tiles by themselves.
+  static constexpr bool kDraws = has_tile_list<Config>() && Config::kPersistent;
+  static constexpr int kFollowers = kChecks ? 3 : 2;  // values, dispatcher, checker
+  static_assert(!kDraws || Config::kAhead);
   static_assert(!Config::kLateOutput || (Config::kAhead && Config::kWideStores &&
                                          kQueryStages > 1 && !has_tile_list<Config>()));
   static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
@@ -217,6 +223,16 @@ struct HopperShape {
     return barrier(5, 0) + (2 * kQueryStages + index * kCodeStages + stage) * 8;
   }
 
+  __device__ __forceinline__ u32 queue_full(int stage) const {
+    return base + kLayout.queue + stage * 8;
+  }
+  __device__ __forceinline__ u32 queue_empty(int stage) const {
+    return base + kLayout.queue + (kQueueStages + stage) * 8;
+  }
+  __device__ __forceinline__ int* queue_number(int stage) const {
+    return reinterpret_cast<int*>(memory + kLayout.queue + 2 * kQueueStages * 8) + stage;
+  }
+
   /// By one thread, before a barrier of all. A stage is full when its bytes have come, or the warps
   /// that fill it have said so, and empty when every warp that reads it has.
   __device__ void init_barriers() const {
@@ -239,6 +255,12 @@ struct HopperShape {
     for (int stage = 0; stage < kQueryStages; ++stage) {
       init_barrier(query_full(stage), 1);
       init_barrier(query_empty(stage), Config::kConsumers * 4);
+    }
+    if constexpr (kDraws) {
+      for (int stage = 0; stage < kQueueStages; ++stage) {
+        init_barrier(queue_full(stage), 1);
+        init_barrier(queue_empty(stage), kFollowers);
+      }
     }
     publish_barriers();
     publish_shared_writes();
@@ -264,6 +286,32 @@ struct HopperShape {
   __device__ __forceinline__ static int first_key(const HopperItem& item) {
     return has_tile_list<Config>() ? item.keys.origin : 0;
   }
+  /// A number of the next bundle, or kNoBundle; by one thread. The draw that ends the last CTA is
+  /// the last of all: every CTA that has started, one for each of the first bundles, draws until
+  /// there is none left.
+  static constexpr int kNoBundle = -1;
+  __device__ __forceinline__ int draw_bundle() const {
+    const int drawn = draw_number(list->drawn);
+    if (drawn + 1 == list->num_bundles) *list->drawn = 0;
+    const int bundle = drawn + static_cast<int>(gridDim.x);
+    return bundle < list->num_bundles ? bundle : kNoBundle;
+  }
+  /// Calls work(item) for every item of the bundles that are announced; whole warps.
+  template <class Work>
+  __device__ __forceinline__ void follow(const Work& work) const {
+    Ring<kQueueStages> ring{0, 0};
+    for (int nth = 0;;) {
+      await(queue_full(ring.stage), ring.parity);
+      const int bundle = *queue_number(ring.stage);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) arrive(queue_empty(ring.stage));
+      ring.advance();
+      if (bundle == kNoBundle) return;
+      const int end = list->bundles[bundle + 1];
+      for (int i = list->bundles[bundle]; i < end; ++i) work(listed_item(i, nth++));
+    }
+  }
+
   /// A tile of the list, the `nth` of this CTA; whole warps.
   __device__ HopperItem listed_item(int index, int nth) const {
     const AttendTile from = list->tiles[index];  // two loads
@@ -283,9 +331,7 @@ struct HopperShape {
   __device__ __forceinline__ void for_each_item(const Work& work) const {
     if constexpr (has_tile_list<Config>()) {
       if constexpr (Config::kPersistent) {
-        const int begin = list->cta_start[blockIdx.x];
-        const int end = list->cta_start[blockIdx.x + 1];
-        for (int i = begin; i < end; ++i) work(listed_item(list->cta_tiles[i], i - begin));
+        follow(work);
       } else {
         work(listed_item(static_cast<int>(blockIdx.x), 0));
       }

@@ -96,9 +96,11 @@ TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& para
   TileSteps steps{params, {}};
   attn::TileListParams& list = steps.list;
   list.tiles = memory.upload(deal.tiles, "tiles");
-  list.cta_start = memory.upload(deal.cta_start, "first tiles of CTAs");
-  list.cta_tiles = memory.upload(deal.cta_tiles, "tiles of CTAs");
+  list.bundles = memory.upload(deal.bundles, "bundles of tiles");
+  const std::vector<std::int32_t> none{0};
+  list.drawn = memory.starting_at(memory.upload(none, "bundles drawn")).as<int>();
   list.num_tiles = checked_int32(std::ssize(deal.tiles), "tiles");
+  list.num_bundles = checked_int32(std::ssize(deal.bundles) - 1, "bundles");
   list.num_ctas = num_sms;
   list.tile_rows = form.tile_rows;
   list.parts.num_splits = parts + 1;

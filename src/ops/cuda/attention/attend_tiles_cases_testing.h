@@ -86,9 +86,10 @@ class TilesOps final : public ForwardingOps {
     const TileDeal deal = deal_tiles(sequences, form, case_.num_ctas);
     attn::TileListParams list{};
     list.tiles = memory.upload(deal.tiles);
-    list.cta_start = memory.upload(deal.cta_start);
-    list.cta_tiles = memory.upload(deal.cta_tiles);
+    list.bundles = memory.upload(deal.bundles);
+    list.drawn = static_cast<int*>(memory.upload(std::vector<int>{0}));
     list.num_tiles = static_cast<int>(deal.tiles.size());
+    list.num_bundles = static_cast<int>(deal.bundles.size()) - 1;
     list.num_ctas = case_.num_ctas;
     list.tile_rows = case_.tile_rows;
     list.parts.num_splits = case_.parts + 1;

@@ -18,7 +18,6 @@ namespace {
 struct Tiles : Ragged128 {
   static constexpr int kBlockSize = 16;
   static constexpr int kStages = 4;
-  static constexpr bool kPersistent = true;
   static constexpr bool kLeft = false;
   static constexpr bool kTileList = true;
   static constexpr bool kParts = false;
@@ -117,10 +116,10 @@ struct WindowTiles : Tiles {
   static constexpr bool kLeft = true;
 };
 struct EachTile : Tiles {
-  static constexpr bool kPersistent = false;
   static constexpr int kStages = 2;
 };
 struct AheadTiles : Tiles {
+  static constexpr bool kPersistent = true;
   static constexpr bool kAhead = true;
   static constexpr int kStages = 3;
 };
@@ -140,14 +139,13 @@ struct CappedTiles64 : EachTile {
 };
 
 TEST_CASE("tiles of a list on emulated threads: decodes and prefills, both ways, windows") {
-  const std::string dealt = "ahead=0:persistent=1";
-  check<Tiles>(case_named("decodes and prefills"), dealt);
+  check<Tiles>(case_named("decodes and prefills"));
   check<EachTile>(case_named("decodes and prefills"), "persistent=0:stages=2");
   check<WideTiles>(case_named("decodes and prefills"), "persistent=0:stages=2:few=0");
-  check<AheadTiles>(case_named("decodes and prefills"), "ahead=1:persistent=1");
-  check<Tiles128>(case_named("decodes and prefills, 128 rows"), dealt);
-  check<FullTiles>(case_named("both ways, groups of seven"), dealt);
-  check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"), dealt);
+  check<AheadTiles>(case_named("decodes and prefills"), "persistent=1");
+  check<Tiles128>(case_named("decodes and prefills, 128 rows"));
+  check<FullTiles>(case_named("both ways, groups of seven"));
+  check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"));
 }
 
 /// Requests of one token to three and groups of two and four: 1 to 8 rows, and 12, which are not
@@ -176,6 +174,8 @@ TEST_CASE("tiles of few rows of a list on emulated threads: tokens, windows, sin
 }
 
 struct PartTiles : Tiles128 {
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 4;
   static constexpr bool kParts = true;
 };
 struct WideParts : PartTiles {
@@ -186,19 +186,20 @@ struct PartTiles192 : Tiles {
 };
 
 struct AheadParts : PartTiles {
+  static constexpr bool kPersistent = true;
   static constexpr bool kAhead = true;
 };
 
 TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, under sinks") {
-  check<PartTiles>(case_named("two prefixes, one request of its own"), "ahead=0");
-  check<WideParts>(case_named("two prefixes, one request of its own"), "ahead=0:few=0");
+  check<PartTiles>(case_named("two prefixes, one request of its own"), "persistent=0");
+  check<WideParts>(case_named("two prefixes, one request of its own"), "persistent=0:few=0");
   check<AheadParts>(case_named("two prefixes, one request of its own"));
   // Tiles of 64 rows exactly, whose queries come in one box.
   TileCase full = case_named("two prefixes, one request of its own");
   full.attend.group = 64;
   full.attend.query_lens = {1, 1, 1, 1, 1, 2, 1};
   check<AheadParts>(full);
-  check<PartTiles192>(case_named("a prefix under sinks"), "ahead=0");
+  check<PartTiles192>(case_named("a prefix under sinks"), "persistent=0");
 }
 
 }  // namespace attnbench::cuda

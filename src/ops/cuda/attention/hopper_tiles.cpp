@@ -1,5 +1,7 @@
 #include "ops/cuda/attention/hopper_tiles.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/vector_choice.h"
@@ -11,9 +13,13 @@ constexpr int kLeastStages = 2;
 constexpr int kMostStages = 4;
 
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
-int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first) {
+int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first,
+               bool has_parts) {
   const int columns = params.head_size;
   const int v_columns = params.v_head_size;
+  // Of a cascade most tiles have few keys: 128 requests over 4,096 shared keys and 128 of their own
+  // take 53.6 us with four stages of 64, 57.1 with two of 128 (one NVIDIA H200, 2026-11-28).
+  if (consumers == 2 && has_parts && columns > 64) return 64;
   if (consumers == 2) return columns <= 128 && v_columns <= 128 ? 128 : 64;
   if (columns <= 64 && v_columns <= 64) return scales_first || ahead ? 96 : 128;
   return columns <= 128 && v_columns <= 96 ? 96 : 80;
@@ -74,12 +80,14 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
                              const attn::TileListParams& list, std::string_view options) {
   HopperPlan plan = hopper_plan(params, options);
   const int consumers = list.tile_rows / attn::kConsumerRows;
-  // The tiles of a cascade are short, and their starts would count. Those of a mixed batch are
-  // better dealt out one by one: 60q1s4k_4q1ks3k 439 us, and 509 in turns with queries ahead (one
-  // NVIDIA H200, 2026-11-23).
+  // The tiles of a cascade are short, and their starts would count. Mixed batches come out even: a
+  // CTA for each tile or CTAs that draw them 427 and 426 us for 60q1s4k_4q1ks3k, 124 and 122 for
+  // 32q1s2k_q2k, 779 and 798 for 128q1s1k_2q2ks8k (one NVIDIA H200, 2026-11-28).
   if (!has_option(options, "persistent")) plan.persistent = list.parts.num_splits > 1;
-  // A CTA for each tile has no next one.
-  if (!plan.persistent && !has_option(options, "ahead")) plan.tile.ahead = false;
+  // A CTA for each tile has no next one; whoever stays draws them, which is the producer's way of
+  // working ahead.
+  if (!has_option(options, "ahead")) plan.tile.ahead = plan.persistent;
+  plan.persistent = plan.tile.ahead;
   plan.cap = 0;  // what its forms need comes with a grid
   plan.fits_tiles = false;
   // Not measured with a list.
@@ -89,7 +97,8 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
-    plan.tile.tile_n = tile_n_for(params, consumers, plan.tile.ahead, plan.scales_first);
+    plan.tile.tile_n = tile_n_for(params, consumers, plan.tile.ahead, plan.scales_first,
+                                  list.parts.num_splits > 1);
   }
   if (!has_option(options, "stages")) plan.tile.stages = stages_for(target, plan.tile);
   plan.ping_pong = false;
@@ -98,9 +107,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   plan.fixed_base = false;
   plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}", list.num_tiles,
                             list.tile_rows, plan.tile.tile_n, plan.tile.stages,
-                            plan.tile.ahead ? "dealt to CTAs, queries ahead"
-                            : plan.stays()  ? "dealt to CTAs"
-                                            : "a CTA each");
+                            plan.stays() ? "drawn by CTAs, queries ahead" : "a CTA each");
   return plan;
 }
 
@@ -150,7 +157,7 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
 LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
                                const HopperPlan& plan) {
   LaunchShape shape;
-  shape.grid_x = plan.stays() && list.num_tiles > 0 ? list.num_ctas : list.num_tiles;
+  shape.grid_x = plan.stays() ? std::min(list.num_ctas, list.num_bundles) : list.num_tiles;
   shape.threads = kernel.threads;
   shape.shared_bytes = kernel.shared_bytes;
   return shape;

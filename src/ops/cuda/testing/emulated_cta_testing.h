@@ -349,10 +349,12 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define meet_threads ptx_meet_threads
 #define is_last_arrival ptx_is_last_arrival
 #define load_of_grid ptx_load_of_grid
+#define draw_number ptx_draw_number
 #include "kernels/ptx/arrivals.cuh"
 #undef meet_threads
 #undef is_last_arrival
 #undef load_of_grid
+#undef draw_number
 #define in_cta ptx_in_cta
 #define cluster_rank ptx_cluster_rank
 #define load_pair_of_cta ptx_load_pair_of_cta
@@ -524,6 +526,7 @@ inline bool is_last_arrival(int* counter, int expected) {
   *counter = is_last ? 0 : *counter + 1;
   return is_last;
 }
+inline int draw_number(int* counter) { return (*counter)++; }
 template <typename T>
 T load_of_grid(const T* from) {
   return *from;
