@@ -40,11 +40,11 @@ void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
   const std::vector<SourceRow> sources = key_sources(problem);
 
   // Where only shapes are wanted nothing is drawn, and zeros that nobody touches take no memory.
-  const auto make = problem.inputs.shapes_only
-                        ? [](Dtype dtype, std::vector<std::int64_t> shape) {
-                            return Tensor(dtype, std::move(shape));
-                          }
-                        : Tensor::for_overwriting;
+  const auto make =
+      problem.inputs.shapes_only
+          ? [](Dtype dtype,
+               std::vector<std::int64_t> shape) { return Tensor(dtype, std::move(shape)); }
+          : Tensor::for_overwriting;
   inputs.query = make(a.dtype, {num_tokens + kQueryPaddingRows, a.num_heads, a.head_size});
   inputs.key = make(a.dtype, {problem.num_keys(), a.num_kv_heads, a.head_size});
   inputs.value = make(a.dtype, {problem.num_keys(), a.num_kv_heads, a.v_head_size});

@@ -69,8 +69,8 @@ struct ReadAsGiven {
   }
 };
 
-/// What screening of the problem's outputs may be compiled for: the types of what is read, which may
-/// be float32 where something is quantised, and whether rows fit into what is kept of them.
+/// What screening of the problem's outputs may be compiled for: the types of what is read, which
+/// may be float32 where something is quantised, and whether rows fit into what is kept of them.
 std::vector<cuda::ScreenForm> screen_forms(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const unsigned as_given = cuda::screen_element_bit(a.dtype);

@@ -191,9 +191,8 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
   std::vector<std::int64_t> shape = cache.layout.physical_shape;
   if (world_size > 1) shape.insert(shape.begin(), world_size);
   // Of shapes without values nothing is written, and zeros that nobody touches take no memory.
-  cache.data = inputs.shapes_only
-                   ? Tensor(stored.key_codes.dtype(), shape)
-                   : Tensor::for_overwriting(stored.key_codes.dtype(), shape);
+  cache.data = inputs.shapes_only ? Tensor(stored.key_codes.dtype(), shape)
+                                  : Tensor::for_overwriting(stored.key_codes.dtype(), shape);
   if (spec.int8_level > 0) {
     const std::vector<std::int64_t>& extents = cache.layout.logical_shape;  // [P, NB, Hk, bs, D]
     cache.key_scale_cache = Tensor(Dtype::kF32, {extents[1], extents[2], extents[3]});

@@ -48,8 +48,8 @@ bool cache_is_quantised(const Problem& problem);
 /// How a backend of these rules stores the problem's keys and values.
 StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules);
 
-/// What becomes of keys and values that a cache stores as they are: copies of their own, or views of
-/// the inputs, which then outlive what is stored.
+/// What becomes of keys and values that a cache stores as they are: copies of their own, or views
+/// of the inputs, which then outlive what is stored.
 enum class PlainKv { kCopied, kViewed };
 
 /// Errors: E-DTYPE when an unquantised cache has another element type than the keys; E-SHAPE and
