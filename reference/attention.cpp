@@ -72,8 +72,18 @@ void check_batch(const ReferenceInputs& inputs, std::span<const std::int32_t> ro
     check_at_least("keys", end, inputs.key->dim(0));
     check_at_least("values", end, inputs.value->dim(0));
   }
+  if (!inputs.moved_keys.empty()) check_extent("requests with moved keys", 1, num_requests);
+  for (const MovedKeys& moved : inputs.moved_keys) {
+    check_at_least("row of moved keys", 0, moved.source);
+    check_at_least("keys", moved.source + moved.count, inputs.key->dim(0));
+    check_at_least("values", moved.source + moved.count, inputs.value->dim(0));
+  }
   const std::int64_t num_tokens = inputs.query_start_loc.back();
-  check_at_least("query rows", num_tokens, inputs.query->dim(0));
+  if (inputs.query_is_of_rows) {
+    check_extent("query rows", std::ssize(rows), inputs.query->dim(0));
+  } else {
+    check_at_least("query rows", num_tokens, inputs.query->dim(0));
+  }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const bool ascending = i == 0 || rows[i - 1] < rows[i];
     if (!ascending || rows[i] < 0 || rows[i] >= num_tokens) {

@@ -22,6 +22,13 @@
 
 namespace attnbench {
 
+/// Keys [first, first + count) of the one request that there is stand in rows from `source` on.
+struct MovedKeys {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t source = 0;
+};
+
 /// Borrowed tensors of one case. Values of any floating dtype are converted to f64 as they are.
 struct ReferenceInputs {
   const Tensor* query = nullptr;  // [>=T, H, D]; f32 dequantised when the query is quantised
@@ -40,6 +47,10 @@ struct ReferenceInputs {
   /// scale or [Hk], empty = 1. Only EmulationRule::e4m3_products reads them.
   float query_scale = 1;
   std::span<const float> key_scales = {};
+  /// Keys and values that do not follow those before them; only with one request.
+  std::span<const MovedKeys> moved_keys = {};
+  /// The query has the chosen rows and no others.
+  bool query_is_of_rows = false;
 };
 
 /// Results for the chosen rows, in their order.

@@ -154,6 +154,42 @@ TEST_CASE("chosen rows have the results they have among all rows") {
   CHECK(worst_error(c, chosen) < 1);
 }
 
+TEST_CASE("moved keys and a query of the chosen rows give the bits that copies give") {
+  const NaiveCase c = simple_case(40, 600);
+  const std::vector<std::int32_t> rows{0, 17, 39};
+  ReferenceInputs copied = c.inputs();
+  // Keys 16..47 are those from 300 on.
+  Tensor key = c.key;
+  Tensor value = c.value;
+  for (Tensor* const tensor : {&key, &value}) {
+    for (std::int64_t i = 0; i < 32 * 4; ++i) tensor->set(16 * 4 + i, tensor->at(300 * 4 + i));
+  }
+  copied.key = &key;
+  copied.value = &value;
+  const ReferenceOutput expected = reference_attention(c.math, copied, rows).value();
+
+  Tensor query(Dtype::kF32, {3, 1, 4});
+  for (std::int64_t i = 0; i < 3; ++i) {
+    for (std::int64_t d = 0; d < 4; ++d) {
+      query.set(i * 4 + d, c.query.at(rows[static_cast<std::size_t>(i)] * 4 + d));
+    }
+  }
+  ReferenceInputs moved = c.inputs();
+  const std::vector<MovedKeys> keys{{16, 32, 300}};
+  moved.query = &query;
+  moved.query_is_of_rows = true;
+  moved.moved_keys = keys;
+  const ReferenceOutput actual = reference_attention(c.math, moved, rows).value();
+  CHECK(actual.output == expected.output);
+  CHECK(actual.lse == expected.lse);
+  CHECK(actual.output != reference_attention(c.math, c.inputs(), rows).value().output);
+
+  CHECK_THROWS_AS(reference_attention(c.math, moved, std::vector<std::int32_t>{0, 17}), Error);
+  const std::vector<MovedKeys> beyond{{16, 32, 569}};
+  moved.moved_keys = beyond;
+  CHECK_THROWS_AS(reference_attention(c.math, moved, rows), Error);
+}
+
 TEST_CASE("more heads share a KV head than a block has rows") {
   NaiveCase c;
   c.num_heads = 300;

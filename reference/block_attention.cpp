@@ -155,6 +155,21 @@ std::int64_t BlockAttention<Real>::position_of(const RowBlock& block, std::int64
 }
 
 template <typename Real>
+std::int64_t BlockAttention<Real>::query_row_of(std::int64_t list_row) const {
+  return inputs_.query_is_of_rows ? list_row : rows_[static_cast<std::size_t>(list_row)];
+}
+
+template <typename Real>
+std::int64_t BlockAttention<Real>::key_row_of(const RowBlock& block, std::int64_t key) const {
+  for (const MovedKeys& moved : inputs_.moved_keys) {
+    if (key >= moved.first && key < moved.first + moved.count) {
+      return moved.source + key - moved.first;
+    }
+  }
+  return inputs_.key_start_loc[static_cast<std::size_t>(block.request)] + key;
+}
+
+template <typename Real>
 void BlockAttention<Real>::find_visible(const RowBlock& block) {
   const std::int64_t seq_len = inputs_.seq_lens[static_cast<std::size_t>(block.request)];
   visible_.clear();
@@ -204,7 +219,7 @@ void BlockAttention<Real>::load_query(const RowBlock& block) {
   grow(query_, block.num_matrix_rows() * head_size_);
   const std::int64_t width = block.num_heads * head_size_;
   for (std::int64_t token = 0; token < block.num_tokens(); ++token) {
-    const std::int64_t row = rows_[static_cast<std::size_t>(block.row_begin + token)];
+    const std::int64_t row = query_row_of(block.row_begin + token);
     load_values(inputs_.query->dtype(), inputs_.query->bytes(),
                 (row * num_heads_ + block.first_head) * head_size_, width,
                 query_.data() + token * width);
@@ -228,9 +243,8 @@ void BlockAttention<Real>::load_tile(const Tensor& tensor, const RowBlock& block
   const std::int64_t width = tensor.dim(2);
   grow(buffer, kTileKeys * width);
   const std::int64_t kv_head = block.first_head / (num_heads_ / num_kv_heads_);
-  const std::int64_t start = inputs_.key_start_loc[static_cast<std::size_t>(block.request)];
   for (std::int64_t key = tile.begin; key < tile.end; ++key) {
-    const std::int64_t first = ((start + key) * num_kv_heads_ + kv_head) * width;
+    const std::int64_t first = (key_row_of(block, key) * num_kv_heads_ + kv_head) * width;
     prefetch_row(tensor, first + kPrefetchDistance * num_kv_heads_ * width);
     load_values(tensor.dtype(), tensor.bytes(), first, width,
                 buffer.data() + (key - tile.begin) * width);

@@ -72,6 +72,9 @@ class BlockAttention {
   void finish_spread(const RowBlock& block, std::int64_t row, std::int64_t place);
   void finish(const RowBlock& block);
 
+  /// Where the query of a chosen row stands, and a key of the block's request.
+  std::int64_t query_row_of(std::int64_t list_row) const;
+  std::int64_t key_row_of(const RowBlock& block, std::int64_t key) const;
   std::int64_t position_of(const RowBlock& block, std::int64_t token) const;
   /// Calls body(range) for each part of the tile that the token sees.
   template <typename Body>

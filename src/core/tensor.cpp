@@ -83,8 +83,16 @@ ZeroBytes ZeroBytes::for_overwriting(std::size_t size) {
   return bytes;
 }
 
+ZeroBytes ZeroBytes::borrowed(std::byte* data, std::size_t size) {
+  ZeroBytes bytes;
+  bytes.data_ = data;
+  bytes.size_ = size;
+  bytes.is_borrowed_ = true;
+  return bytes;
+}
+
 ZeroBytes::~ZeroBytes() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || is_borrowed_) return;
   if (size_ < kLargePiece) {
     ::operator delete(data_, kAlignment);
   } else {
@@ -101,6 +109,28 @@ Tensor Tensor::for_overwriting(Dtype dtype, std::vector<std::int64_t> shape) {
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   return tensor;
+}
+
+Tensor Tensor::view_rows(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  const std::int64_t rows = tensor.shape_.empty() ? 0 : tensor.dim(0);
+  if (first < 0 || count < 0 || count > rows - first) {
+    fail(ErrorKind::kShape, "a view of {} rows from {} on: the tensor has {}", count, first, rows);
+  }
+  Tensor result;
+  result.dtype_ = tensor.dtype_;
+  result.shape_ = tensor.shape_;
+  result.shape_[0] = count;
+  if (tensor.empty()) return result;
+  const std::size_t row_bytes = tensor.size_bytes() / static_cast<std::size_t>(rows);
+  // Why const_cast: a tensor that only may be read would be a type of its own, everywhere.
+  result.bytes_ = ZeroBytes::borrowed(
+      const_cast<std::byte*>(tensor.bytes()) + static_cast<std::size_t>(first) * row_bytes,
+      static_cast<std::size_t>(count) * row_bytes);
+  return result;
+}
+
+Tensor Tensor::view(const Tensor& tensor) {
+  return tensor.shape_.empty() ? Tensor() : view_rows(tensor, 0, tensor.dim(0));
 }
 
 Tensor::Tensor(const Tensor& other)
@@ -154,7 +184,7 @@ Tensor zeros_of_rows(const Tensor& tensor, std::int64_t rows) {
 
 Tensor convert(const Tensor& source, Dtype dtype) {
   constexpr std::int64_t kChunk = 1 << 16;
-  Tensor result(dtype, source.shape());
+  Tensor result = Tensor::for_overwriting(dtype, source.shape());
   const auto source_size = static_cast<std::int64_t>(dtype_size(source.dtype()));
   const auto result_size = static_cast<std::int64_t>(dtype_size(dtype));
   const bool from_double = source.dtype() == Dtype::kF64 && dtype != Dtype::kF32;

@@ -1,4 +1,4 @@
-// A dense row-major array on the host that owns its bytes.
+// A dense row-major array on the host. It owns its bytes, unless it is a view of another one's.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,16 @@ class ZeroBytes {
   explicit ZeroBytes(std::size_t size);
   /// Of any contents.
   static ZeroBytes for_overwriting(std::size_t size);
+  /// Somebody else's, who keeps them for longer.
+  static ZeroBytes borrowed(std::byte* data, std::size_t size);
   ZeroBytes(ZeroBytes&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        is_borrowed_(std::exchange(other.is_borrowed_, false)) {}
   ZeroBytes& operator=(ZeroBytes&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(is_borrowed_, other.is_borrowed_);
     return *this;
   }
   ~ZeroBytes();
@@ -57,6 +62,7 @@ class ZeroBytes {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  bool is_borrowed_ = false;
 };
 
 class Tensor {
@@ -67,6 +73,11 @@ class Tensor {
   /// With any contents, for one who writes every byte: to clear hundreds of megabytes first takes
   /// as long as to write them. Errors: as above.
   static Tensor for_overwriting(Dtype dtype, std::vector<std::int64_t> shape);
+  /// Rows [first, first + count) along the first dimension where they stand: `tensor` outlives the
+  /// view, through which nobody writes. A copy of a view owns its bytes.
+  static Tensor view_rows(const Tensor& tensor, std::int64_t first, std::int64_t count);
+  /// All rows.
+  static Tensor view(const Tensor& tensor);
   /// Copies on several threads: caches are large.
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);

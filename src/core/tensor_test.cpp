@@ -86,6 +86,27 @@ TEST_CASE("a double is rounded to 16 bits once, not by way of float") {
   CHECK(rounded.at(2) == 1.0f);
 }
 
+TEST_CASE("a view has the rows where they stand, and its copy has them for itself") {
+  const Tensor whole = Tensor::from_f32(std::array{1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f}, {3, 2});
+  Tensor copy;
+  {
+    const Tensor view = Tensor::view_rows(whole, 1, 2);
+    CHECK(view.shape() == std::vector<std::int64_t>{2, 2});
+    CHECK(view.bytes() == whole.bytes() + 2 * sizeof(float));
+    CHECK(view.at(0) == 3.0f);
+    copy = view;
+    CHECK(copy.bytes() != view.bytes());
+    const Tensor all = Tensor::view(whole);
+    CHECK(all.bytes() == whole.bytes());
+    CHECK(all.shape() == whole.shape());
+  }
+  CHECK(whole.at(5) == 6.0f);  // is still there
+  CHECK(copy.at(3) == 6.0f);
+  CHECK(Tensor::view(Tensor()).empty());
+  CHECK_THROWS_AS(Tensor::view_rows(whole, 2, 2), Error);
+  CHECK_THROWS_AS(Tensor::view_rows(whole, -1, 1), Error);
+}
+
 TEST_CASE("a copy has the bytes of its source, and nothing is copied as nothing") {
   Tensor large(Dtype::kU8, {3, 5'000'001});
   for (std::int64_t i = 0; i < large.num_elements(); ++i) {

@@ -39,9 +39,15 @@ void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
     query_sources[static_cast<std::size_t>(t)].index = t;
   const std::vector<SourceRow> sources = key_sources(problem);
 
-  inputs.query = Tensor(a.dtype, {num_tokens + kQueryPaddingRows, a.num_heads, a.head_size});
-  inputs.key = Tensor(a.dtype, {problem.num_keys(), a.num_kv_heads, a.head_size});
-  inputs.value = Tensor(a.dtype, {problem.num_keys(), a.num_kv_heads, a.v_head_size});
+  // Where only shapes are wanted nothing is drawn, and zeros that nobody touches take no memory.
+  const auto make =
+      problem.inputs.shapes_only
+          ? [](Dtype dtype,
+               std::vector<std::int64_t> shape) { return Tensor(dtype, std::move(shape)); }
+          : Tensor::for_overwriting;
+  inputs.query = make(a.dtype, {num_tokens + kQueryPaddingRows, a.num_heads, a.head_size});
+  inputs.key = make(a.dtype, {problem.num_keys(), a.num_kv_heads, a.head_size});
+  inputs.value = make(a.dtype, {problem.num_keys(), a.num_kv_heads, a.v_head_size});
   const std::int64_t query_width = std::int64_t{a.num_heads} * a.head_size;
   fill_rows(problem.inputs, kQueryStreams, query_sources, query_width, inputs.query);
   fill_rows(problem.inputs, kKeyStreams, sources, std::int64_t{a.num_kv_heads} * a.head_size,

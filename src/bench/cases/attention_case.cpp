@@ -77,8 +77,8 @@ void add_cache(const Problem& problem, const BackendInputs& source, const Pipeli
     tensors.own("query_unquantized", first_rows(source.inputs->query, source.inputs->num_tokens()));
   }
   if (source.stored != nullptr && cache_is_quantised(problem)) {
-    tensors.borrow("key_dequantized", source.stored->key_dequantized);
-    tensors.borrow("value_dequantized", source.stored->value_dequantized);
+    tensors.own("key_dequantized", convert(source.stored->key_dequantized, Dtype::kF32));
+    tensors.own("value_dequantized", convert(source.stored->value_dequantized, Dtype::kF32));
   }
   if (!source.cache) return;
   const PagedCache& before = *source.cache;
@@ -125,8 +125,8 @@ class AttentionCaseRun final : public CaseRun {
             : RedrawBlocks::of_rows(problem);
     const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
       AttentionValues values(problem_of_request(problem, one.request),
-                             redrawn_request(*inputs_.inputs, one, nonce, blocks), one.rows,
-                             backend_, options);
+                             redrawn_rows(*inputs_.inputs, one, nonce, blocks), one.rows, backend_,
+                             options, inputs_.stored);
       return judge_by(values, rows_of_request(output, one.first_row, one.num_rows), nullptr);
     };
     return judge_drawn(problem, values_.options(), judge_one);

@@ -15,13 +15,16 @@
 
 namespace attnbench {
 
-AttentionValues::AttentionValues(const Problem& problem, AttentionInputs inputs,
+AttentionValues::AttentionValues(const Problem& problem, RedrawnRows redrawn,
                                  const std::vector<std::int32_t>& rows, const Backend& backend,
-                                 ReferenceOptions options)
+                                 ReferenceOptions options, const StoredKv* of_batch)
     : problem_(problem),
       options_(std::move(options)),
       screening_(rows),
-      inputs_(std::move(inputs)) {
+      inputs_(std::move(redrawn.inputs)),
+      moved_(std::move(redrawn.moved)),
+      is_sample_(true),
+      of_batch_(of_batch) {
   if (!query_is_rounded(problem_, backend.kernel_rules())) return;
   dequantized_query_ = store_query(problem_, *inputs_, backend.kernel_rules()).dequantized;
 }
@@ -43,7 +46,8 @@ bool AttentionValues::move_on(const Problem& problem) {
 }
 
 const StoredKv& AttentionValues::stored_kv(const StoreRule& rule) {
-  return *stored_.get(rule, [&] { return store_kv(inputs(), rule); });
+  if (of_batch_ != nullptr) return *of_batch_;
+  return *stored_.get(rule, [&] { return store_kv(inputs(), rule, PlainKv::kViewed); });
 }
 
 Saturation AttentionValues::saturation(const ReferenceKey& key) {
@@ -89,6 +93,8 @@ ReferenceKey AttentionValues::key_of(const Backend& backend) const {
 
 ReferenceInputs AttentionValues::reference_inputs(const ReferenceKey& key) {
   ReferenceInputs result = reference_sources(inputs());
+  result.moved_keys = moved_;
+  result.query_is_of_rows = is_sample_;
   if (key.quantised_query) {
     result.query = &dequantized_query_.value();
     result.query_scale = static_cast<float>(problem_.kv_cache.q_scale);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/cases/redrawn_request.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
 #include "bench/judge/judge.h"
@@ -43,10 +44,12 @@ class AttentionValues {
   /// With inputs that are not to be drawn.
   AttentionValues(const Problem& problem, AttentionInputs inputs)
       : problem_(problem), screening_(JudgeTools{}), inputs_(std::move(inputs)) {}
-  /// Of which only `rows` are compared, of what `backend` gives.
-  AttentionValues(const Problem& problem, AttentionInputs inputs,
+  /// Rows of a timed sample of what `backend` gives, which alone are compared. `of_batch`, which
+  /// outlives this: what the cache of the whole batch stores, before blocks have moved; null
+  /// without a cache.
+  AttentionValues(const Problem& problem, RedrawnRows redrawn,
                   const std::vector<std::int32_t>& rows, const Backend& backend,
-                  ReferenceOptions options);
+                  ReferenceOptions options, const StoredKv* of_batch);
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
@@ -106,6 +109,10 @@ class AttentionValues {
   ReferenceOptions options_;
   Screening screening_;
   std::optional<AttentionInputs> inputs_;
+  // Of a timed sample, else nothing.
+  std::vector<MovedKeys> moved_;
+  bool is_sample_ = false;
+  const StoredKv* of_batch_ = nullptr;
   std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
   Memo<StoreRule, StoredKv> stored_;
   Memo<StoreRule, KvSaturation> clipped_;

@@ -111,7 +111,7 @@ class MlaCaseRun final : public CaseRun {
         RedrawBlocks::of_cache(problem, cache_->block_table, page_tokens(problem));
     PipelineOutput before;
     const Tensor* unquantised = find_tensor(output, "output_unquantized");
-    before.output = unquantised != nullptr ? *unquantised : output.output;
+    before.output = Tensor::view(unquantised != nullptr ? *unquantised : output.output);
     before.lse = output.lse;
     before.declared_lse = output.declared_lse;
     const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {

@@ -23,19 +23,25 @@ std::int64_t elements_of_row(const Tensor& tensor) {
   return tensor.num_elements() / std::max<std::int64_t>(tensor.dim(0), 1);
 }
 
+/// Row `row` of the batch's query as the redraw made it.
+Tensor redrawn_row(const Tensor& query, std::int64_t row, std::uint64_t nonce) {
+  const std::int64_t elements = elements_of_row(query);
+  Tensor own = slice_rows(query, row, 1);
+  redraw_signs(own, nonce, elements, row * elements);
+  return own;
+}
+
 /// The query [num_rows, ...] of the request that begins at `first_row`, as the redraw made it in
 /// these of its rows; the others, which nobody reads, are anything.
-Tensor redrawn_rows(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
-                    std::uint64_t nonce) {
+Tensor redrawn_query(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
+                     std::uint64_t nonce) {
   std::vector<std::int64_t> shape = query.shape();
   shape[0] = one.num_rows;
   Tensor redrawn = Tensor::for_overwriting(query.dtype(), std::move(shape));
   const std::int64_t elements = elements_of_row(query);
   const std::size_t row_bytes = static_cast<std::size_t>(elements) * dtype_size(query.dtype());
   for (const std::int32_t row : one.rows) {
-    const std::int64_t in_batch = first_row + row;
-    Tensor own = slice_rows(query, in_batch, 1);
-    redraw_signs(own, nonce, elements, in_batch * elements);
+    const Tensor own = redrawn_row(query, first_row + row, nonce);
     std::memcpy(redrawn.bytes() + static_cast<std::size_t>(row) * row_bytes, own.bytes(),
                 row_bytes);
   }
@@ -48,11 +54,42 @@ AttentionInputs redrawn_request(const AttentionInputs& inputs, const JudgedReque
                                 std::uint64_t nonce, const RedrawBlocks& blocks) {
   AttentionInputs alone = keys_of_request(inputs, one.request);
   const std::int64_t first_row = inputs.query_start_loc[static_cast<std::size_t>(one.request)];
-  alone.query = redrawn_rows(inputs.query, first_row, one, nonce);
+  alone.query = redrawn_query(inputs.query, first_row, one, nonce);
   const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
   move_rows(alone.key, inputs.key, inputs.key_start_loc, moved);
   move_rows(alone.value, inputs.value, inputs.key_start_loc, moved);
   return alone;
+}
+
+RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one,
+                         std::uint64_t nonce, const RedrawBlocks& blocks) {
+  const auto b = static_cast<std::size_t>(one.request);
+  const std::int64_t first_row = inputs.query_start_loc[b];
+  RedrawnRows redrawn;
+  AttentionInputs& own = redrawn.inputs;
+  std::vector<std::int64_t> shape = inputs.query.shape();
+  shape[0] = std::ssize(one.rows);
+  own.query = Tensor::for_overwriting(inputs.query.dtype(), std::move(shape));
+  std::byte* next = own.query.bytes();
+  for (const std::int32_t row : one.rows) {
+    const Tensor drawn = redrawn_row(inputs.query, first_row + row, nonce);
+    std::memcpy(next, drawn.bytes(), drawn.size_bytes());
+    next += drawn.size_bytes();
+  }
+  own.key = Tensor::view(inputs.key);
+  own.value = Tensor::view(inputs.value);
+  own.query_start_loc = {0, inputs.query_start_loc[b + 1] - inputs.query_start_loc[b]};
+  own.seq_lens = {inputs.seq_lens[b]};
+  own.key_start_loc = {inputs.key_start_loc[b], inputs.key_start_loc[b] + inputs.seq_lens[b]};
+  own.sinks = inputs.sinks;
+  own.alibi_slopes = inputs.alibi_slopes;
+  own.value_channel_scale = inputs.value_channel_scale;
+  for (const MovedRows& rows : blocks.moved_rows(one.request, nonce)) {
+    const auto source = static_cast<std::size_t>(rows.source_request);
+    redrawn.moved.push_back(
+        {rows.first, rows.count, inputs.key_start_loc[source] + rows.source_first});
+  }
+  return redrawn;
 }
 
 AttentionInputs redrawn_whole_request(const AttentionInputs& inputs, std::int64_t request,
@@ -72,16 +109,16 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
   const std::int64_t first_key = inputs.key_start_loc[b];
   const std::int64_t num_keys = inputs.seq_lens[b];
   MlaInputs alone;
-  alone.query = redrawn_rows(inputs.query, first_row, one, nonce);
+  alone.query = redrawn_query(inputs.query, first_row, one, nonce);
   alone.kv_c = slice_rows(inputs.kv_c, first_key, num_keys);
   alone.k_pe = slice_rows(inputs.k_pe, first_key, num_keys);
   const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
   move_rows(alone.kv_c, inputs.kv_c, inputs.key_start_loc, moved);
   move_rows(alone.k_pe, inputs.k_pe, inputs.key_start_loc, moved);
-  alone.w_uk = inputs.w_uk;
-  alone.w_uv = inputs.w_uv;
-  alone.kv_b_proj = inputs.kv_b_proj;
-  alone.kv_b_proj_scale = inputs.kv_b_proj_scale;
+  alone.w_uk = Tensor::view(inputs.w_uk);
+  alone.w_uv = Tensor::view(inputs.w_uv);
+  alone.kv_b_proj = Tensor::view(inputs.kv_b_proj);
+  alone.kv_b_proj_scale = Tensor::view(inputs.kv_b_proj_scale);
   if (!inputs.topk_indices.empty()) {
     alone.topk_indices = slice_rows(inputs.topk_indices, first_row, num_rows);
   }
@@ -102,7 +139,7 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
 PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
                                std::int64_t count) {
   PipelineOutput own;
-  own.output = slice_rows(output.output, first, count);
+  own.output = Tensor::view_rows(output.output, first, count);
   own.declared_lse = output.declared_lse;
   if (!output.lse) return own;
   const std::int64_t heads = output.lse->dim(0), tokens = output.lse->dim(1);

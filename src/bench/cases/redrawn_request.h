@@ -31,6 +31,16 @@ struct JudgedRequest {
 /// that may change.
 AttentionInputs redrawn_request(const AttentionInputs& inputs, const JudgedRequest& one,
                                 std::uint64_t nonce, const RedrawBlocks& blocks);
+
+/// The same, where the keys and values of the batch stand: to copy those of a sample takes as long
+/// as to compute its rows.
+struct RedrawnRows {
+  /// The query [one.rows, H, D] of those rows; keys and values are views of the batch's.
+  AttentionInputs inputs;
+  std::vector<MovedKeys> moved;
+};
+RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one,
+                         std::uint64_t nonce, const RedrawBlocks& blocks);
 MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std::uint64_t nonce,
                           const RedrawBlocks& blocks);
 /// The same with all of its query, where scales follow it, and with the keys as they were.
@@ -38,6 +48,7 @@ AttentionInputs redrawn_whole_request(const AttentionInputs& inputs, std::int64_
                                       std::uint64_t nonce);
 
 /// Rows [first, first + count) of output and LSE, as PipelineOutput has them; nothing beside them.
+/// The output is a view.
 PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
                                std::int64_t count);
 

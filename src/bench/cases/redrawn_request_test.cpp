@@ -43,6 +43,39 @@ TEST_CASE("the rows of a sample that are judged are those of the whole redraw") 
   CHECK(rows.key.dim(0) == 5);
 }
 
+TEST_CASE("judged rows read the keys of the batch where the redraw has them from") {
+  Problem problem = small_problem();
+  problem.batch = {{1, 64}, {2, 80}, {1, 48}};
+  const AttentionInputs inputs = make_inputs(problem);
+  const RedrawBlocks blocks = RedrawBlocks::of_rows(problem);
+  const JudgedRequest one{1, 1, 2, {0, 1}};
+  const std::size_t row_bytes = inputs.key.size_bytes() / static_cast<std::size_t>(192);
+  int moved = 0;
+  for (std::uint64_t nonce = 1; nonce < 20; ++nonce) {
+    const AttentionInputs copied = redrawn_request(inputs, one, nonce, blocks);
+    const RedrawnRows redrawn = redrawn_rows(inputs, one, nonce, blocks);
+    CHECK(redrawn.inputs.key.bytes() == inputs.key.bytes());
+    CHECK(redrawn.inputs.key_start_loc[0] == 64);
+    CHECK(redrawn.inputs.seq_lens == copied.seq_lens);
+    REQUIRE(redrawn.inputs.query.size_bytes() == copied.query.size_bytes());
+    CHECK(std::memcmp(redrawn.inputs.query.bytes(), copied.query.bytes(),
+                      copied.query.size_bytes()) == 0);
+    for (std::int64_t key = 0; key < 80; ++key) {
+      std::int64_t from = 64 + key;
+      for (const MovedKeys& keys : redrawn.moved) {
+        if (key < keys.first || key >= keys.first + keys.count) continue;
+        from = keys.source + key - keys.first;
+        ++moved;
+      }
+      const auto own = static_cast<std::size_t>(key) * row_bytes;
+      const auto source = static_cast<std::size_t>(from) * row_bytes;
+      CHECK(std::memcmp(copied.key.bytes() + own, inputs.key.bytes() + source, row_bytes) == 0);
+      CHECK(std::memcmp(copied.value.bytes() + own, inputs.value.bytes() + source, row_bytes) == 0);
+    }
+  }
+  CHECK(moved > 0);
+}
+
 TEST_CASE("many requests and rows of a sample are looked at, few of long ones") {
   Problem problem = small_problem();
   problem.batch.assign(64, {1, 100});

@@ -11,6 +11,7 @@
 #include "bench/cases/encoder_case.h"
 #include "bench/cases/single_request.h"
 #include "core/error.h"
+#include "inputs/cache/kv_scales.h"
 #include "inputs/cache/stored_kv.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/sample_clock.h"
@@ -52,15 +53,34 @@ Plan record_until_refused(const Problem& problem, const Backend& backend,
   return plan;
 }
 
-/// What screening of the problem's outputs may be compiled for: the types of what is read, which is
-/// float32 where something is quantised, and whether rows fit into what is kept of them.
+/// Whether keys and values may be read in attention.dtype although they are stored as codes, and
+/// whether all of them are (stored_kv.h).
+struct ReadAsGiven {
+  bool some = false;
+  bool all = false;
+
+  explicit ReadAsGiven(const Problem& problem) {
+    const KvCacheSpec& cache = problem.kv_cache;
+    const auto is_one = [](double scale) { return scale == 1; };
+    some = problem.attention.type != AttentionType::kMla && cache.int8_level == 0 &&
+           has_tensor_scales(cache.dtype);
+    all = some && !calculates_kv_scales(problem) && std::ranges::all_of(cache.k_scale, is_one) &&
+          std::ranges::all_of(cache.v_scale, is_one);
+  }
+};
+
+/// What screening of the problem's outputs may be compiled for: the types of what is read, which
+/// may be float32 where something is quantised, and whether rows fit into what is kept of them.
 std::vector<cuda::ScreenForm> screen_forms(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const unsigned as_given = cuda::screen_element_bit(a.dtype);
   constexpr unsigned kF32 = cuda::screen_element_bit(attn::Element::kF32);
   const bool quantised = cache_is_quantised(problem) || is_fp8_encoder(problem);
   std::set<unsigned> sets{as_given};
-  if (quantised) sets = {kF32, as_given | kF32};
+  const ReadAsGiven kv(problem);
+  if (quantised) sets = {as_given | kF32};
+  if (quantised && kv.some) sets.insert(as_given);
+  if (quantised && !kv.all) sets.insert(kF32);
   if (a.type != AttentionType::kMla) {
     const bool kept = cuda::screen_rows_bytes(problem.num_tokens() * a.num_heads, a.v_head_size) <=
                       cuda::kMostKeptScreenBytes;

@@ -15,6 +15,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace attnbench {
@@ -99,6 +100,17 @@ struct InSharedPool {
   ~InSharedPool() { in_shared_pool = false; }
 };
 
+/// How many threads share the loop of for_each_index() that this one works on. A chunk loop in it
+/// takes its share of the cores: sixteen loops of sixteen threads would start most of them in vain.
+thread_local int threads_of_loop = 1;
+
+/// While a body runs, which may throw.
+struct InLoop {
+  explicit InLoop(int threads) : before(std::exchange(threads_of_loop, threads)) {}
+  ~InLoop() { threads_of_loop = before; }
+  const int before;
+};
+
 /// Never destroyed: its threads sleep until the process ends.
 SharedPool& shared_pool() {
   static auto* const shared = new SharedPool;
@@ -113,7 +125,8 @@ void for_each_chunk(std::int64_t count, std::int64_t chunk,
                     const std::function<void(std::int64_t, std::int64_t)>& body) {
   if (count <= 0) return;
   const std::int64_t chunks = (count - 1) / chunk + 1;
-  for_each_index(chunks, chunk_threads, [&](std::int64_t index, int) {
+  const int threads = chunk_threads > 0 ? chunk_threads.load() : available_cores();
+  for_each_index(chunks, std::max(1, threads / threads_of_loop), [&](std::int64_t index, int) {
     body(index * chunk, std::min(count, (index + 1) * chunk));
   });
 }
@@ -126,13 +139,18 @@ void for_each_index(std::int64_t count, int num_threads,
     for (std::int64_t index = 0; index < count; ++index) body(index, 0);
     return;
   }
+  const int sharing = threads_of_loop * threads;
+  const auto in_loop = [&](std::int64_t index, int thread) {
+    const InLoop here(sharing);
+    body(index, thread);
+  };
   if (!in_shared_pool) {
     if (const std::unique_lock lock(shared_pool().mutex, std::try_to_lock); lock) {
       const InSharedPool here;
-      return shared_pool().of(threads).parallel_for(count, threads, body);
+      return shared_pool().of(threads).parallel_for(count, threads, in_loop);
     }
   }
-  ThreadPool(threads).parallel_for(count, body);
+  ThreadPool(threads).parallel_for(count, in_loop);
 }
 
 struct ThreadPool::State {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -85,6 +87,31 @@ TEST_CASE("chunks are worked on within chunks, by several threads at once, and i
   int status = -1;
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
+}
+
+TEST_CASE("a chunk loop within a loop has its share of the threads") {
+  constexpr int kThreads = 4;
+  set_chunk_threads(kThreads);
+  const auto threads_of_chunks = [] {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    for_each_chunk(400, 1, [&](std::int64_t, std::int64_t) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const std::lock_guard lock(mutex);
+      threads.insert(std::this_thread::get_id());
+    });
+    return threads.size();
+  };
+  CHECK(threads_of_chunks() > 1);
+  for_each_index(2 * kThreads, kThreads, [&](std::int64_t, int) {
+    const std::size_t threads = threads_of_chunks();
+    if (threads != 1) throw std::runtime_error("a thread for nothing");
+  });
+  for_each_index(2, 2, [&](std::int64_t, int) {
+    if (threads_of_chunks() > 2) throw std::runtime_error("more than half of the threads");
+  });
+  CHECK(threads_of_chunks() > 1);
+  set_chunk_threads(0);
 }
 
 TEST_CASE("an empty loop calls nothing") {

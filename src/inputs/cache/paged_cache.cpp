@@ -135,7 +135,11 @@ void fill_cache(const Problem& problem, const std::vector<PositionRange>& fresh,
   const KvCacheSpec& spec = problem.kv_cache;
   if (cache.layout.block_scales > 0 || cache.layout.slot_bytes > 0) {
     // Why 0xFF: NaN as the e4m3 of a scale or key and as f16; codes of 4 bits have none.
-    std::memset(cache.data.bytes(), 0xFF, cache.data.size_bytes());
+    for_each_chunk(static_cast<std::int64_t>(cache.data.size_bytes()), 4 << 20,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     std::memset(cache.data.bytes() + begin, 0xFF,
+                                 static_cast<std::size_t>(end - begin));
+                   });
   } else {
     fill_poison(cache.data);
   }
@@ -186,7 +190,9 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
   const int world_size = problem.dcp.world_size;
   std::vector<std::int64_t> shape = cache.layout.physical_shape;
   if (world_size > 1) shape.insert(shape.begin(), world_size);
-  cache.data = Tensor(stored.key_codes.dtype(), shape);
+  // Of shapes without values nothing is written, and zeros that nobody touches take no memory.
+  cache.data = inputs.shapes_only ? Tensor(stored.key_codes.dtype(), shape)
+                                  : Tensor::for_overwriting(stored.key_codes.dtype(), shape);
   if (spec.int8_level > 0) {
     const std::vector<std::int64_t>& extents = cache.layout.logical_shape;  // [P, NB, Hk, bs, D]
     cache.key_scale_cache = Tensor(Dtype::kF32, {extents[1], extents[2], extents[3]});

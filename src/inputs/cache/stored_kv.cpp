@@ -31,10 +31,12 @@ struct Plane {
   Tensor dequantized;
 };
 
-Plane make_plane(const Tensor& source, const StoreRule& rule) {
-  Plane plane{Tensor(rule.element, source.shape()), {}, Tensor(Dtype::kF32, source.shape())};
+Plane make_plane(const Tensor& source, const StoreRule& rule, Dtype dequantized = Dtype::kF32) {
+  Plane plane{Tensor::for_overwriting(rule.element, source.shape()),
+              {},
+              Tensor::for_overwriting(dequantized, source.shape())};
   if (is_per_token_head(rule.dtype)) {
-    plane.scales = Tensor(Dtype::kF32, {source.dim(0), source.dim(1)});
+    plane.scales = Tensor::for_overwriting(Dtype::kF32, {source.dim(0), source.dim(1)});
   }
   return plane;
 }
@@ -45,7 +47,6 @@ struct CellValues {
   std::vector<float> source;
   std::vector<float> scaled;
   std::vector<float> read;
-  std::vector<std::byte> rounded;  // room for `read` in a type that it is rounded to
 };
 
 /// Calls store(row, head, values) for every cell [0, S) x [0, Hk) on all cores, with the cell's
@@ -56,7 +57,7 @@ void for_each_cell(const Tensor& source, Store store) {
   const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
   for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     CellValues values{std::vector<float>(width), std::vector<float>(width),
-                      std::vector<float>(width), std::vector<std::byte>(4 * width)};
+                      std::vector<float>(width)};
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t head = 0; head < source.dim(1); ++head) {
         const std::int64_t first = (row * source.dim(1) + head) * source.dim(2);
@@ -76,17 +77,17 @@ void store_codes(Tensor& codes, std::int64_t first, CellValues& values) {
   load_floats(codes.dtype(), cell, width, values.read.data());
 }
 
-/// §5.1, auto and 16-bit: a bit copy. Nothing is dequantised.
-Plane copy_plane(const Tensor& source, const StoreRule& rule) {
+/// §5.1, auto and 16-bit: the same bits. Nothing is dequantised.
+Plane plain_plane(const Tensor& source, const StoreRule& rule, PlainKv plain) {
   if (source.dtype() != rule.element) {
     fail(ErrorKind::kDtype, "kv_cache.dtype: expected {} as attention.dtype, got {}",
          dtype_name(source.dtype()), dtype_name(rule.element));
   }
-  return {source, {}, {}};
+  return {plain == PlainKv::kViewed ? Tensor::view(source) : source, {}, {}};
 }
 
 Tensor as_f32(const Tensor& source) {
-  Tensor result(Dtype::kF32, source.shape());
+  Tensor result = Tensor::for_overwriting(Dtype::kF32, source.shape());
   const std::int64_t width = source.dim(1) * source.dim(2);
   const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
   for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
@@ -113,11 +114,24 @@ void check_scales(const std::vector<float>& scales, std::int64_t num_kv_heads,
   }
 }
 
+/// What holds the values that codes of 8 bits read as. All e4m3 and e5m2 numbers are bf16 and f16
+/// numbers. Why not always f32: these tensors are the largest of a case.
+Dtype dequantized_dtype(const Tensor& source, const StoreRule& rule,
+                        const std::vector<float>& scales) {
+  if (rule.dequantized_rounding) return *rule.dequantized_rounding;
+  const bool is_half = source.dtype() == Dtype::kBF16 || source.dtype() == Dtype::kF16;
+  const bool are_codes =
+      std::all_of(scales.begin(), scales.end(), [](float scale) { return scale == 1.0f; });
+  return is_half && are_codes ? source.dtype() : Dtype::kF32;
+}
+
 /// §5.1, fp8: codes are rn(x / scale), with a division.
 Plane quantise_per_tensor(const Tensor& source, const StoreRule& rule,
                           const std::vector<float>& scales, std::string_view name) {
   check_scales(scales, source.dim(1), name);
-  Plane plane = make_plane(source, rule);
+  const Dtype dequantized = dequantized_dtype(source, rule, scales);
+  const auto dequantized_size = static_cast<std::int64_t>(dtype_size(dequantized));
+  Plane plane = make_plane(source, rule, dequantized);
   const std::int64_t width = source.dim(2);
   for_each_cell(source, [&](std::int64_t row, std::int64_t head, CellValues& values) {
     const float scale = scale_of_head(scales, head);
@@ -126,11 +140,9 @@ Plane quantise_per_tensor(const Tensor& source, const StoreRule& rule,
       values.scaled[i] = values.source[i] / scale;
     }
     store_codes(plane.codes, first, values);
-    float* dequantized = plane.dequantized.data<float>() + first;
-    for (std::size_t i = 0; i < values.read.size(); ++i) dequantized[i] = values.read[i] * scale;
-    if (!rule.dequantized_rounding) return;
-    store_floats(*rule.dequantized_rounding, dequantized, width, values.rounded.data());
-    load_floats(*rule.dequantized_rounding, values.rounded.data(), width, dequantized);
+    for (float& value : values.read) value *= scale;
+    store_floats(dequantized, values.read.data(), width,
+                 plane.dequantized.bytes() + first * dequantized_size);
   });
   return plane;
 }
@@ -176,8 +188,8 @@ Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
   return plane;
 }
 
-Plane store_plane(const Tensor& source, const StoreRule& rule, bool is_key) {
-  if (!is_quantised(rule.dtype)) return copy_plane(source, rule);
+Plane store_plane(const Tensor& source, const StoreRule& rule, bool is_key, PlainKv plain) {
+  if (!is_quantised(rule.dtype)) return plain_plane(source, rule, plain);
   const std::vector<float>& scales = is_key ? rule.k_scale : rule.v_scale;
   const std::string_view scale_name = is_key ? "kv_cache.k_scale" : "kv_cache.v_scale";
   const auto plane_of = [](PackedVectors packed) {
@@ -205,7 +217,7 @@ Plane store_plane(const Tensor& source, const StoreRule& rule, bool is_key) {
 }
 
 /// Keys, and at level 1 values, as int8 (§11.1).
-StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
+StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule, PlainKv plain) {
   Int8Rows key = quantise_int8_by_token(inputs.key);
   StoredKv stored;
   stored.key_codes = std::move(key.codes);
@@ -218,7 +230,7 @@ StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
   } else {
     StoreRule copy = rule;
     copy.element = inputs.value.dtype();
-    stored.value_codes = copy_plane(inputs.value, copy).codes;
+    stored.value_codes = plain_plane(inputs.value, copy, plain).codes;
     stored.value_dequantized = as_f32(inputs.value);
   }
   return stored;
@@ -258,7 +270,7 @@ StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules) {
   return rule;
 }
 
-StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
+StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule, PlainKv plain) {
   if (inputs.shapes_only) {
     StoredKv stored = store_kv(row_of_zeros(inputs), rule);
     for (Tensor* tensor :
@@ -268,9 +280,9 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
     }
     return stored;
   }
-  if (rule.int8_level > 0) return store_int8(inputs, rule);
-  Plane key = store_plane(inputs.key, rule, true);
-  Plane value = store_plane(inputs.value, rule, false);
+  if (rule.int8_level > 0) return store_int8(inputs, rule, plain);
+  Plane key = store_plane(inputs.key, rule, true, plain);
+  Plane value = store_plane(inputs.value, rule, false, plain);
   return {std::move(key.codes),    std::move(value.codes),     std::move(key.scales),
           std::move(value.scales), std::move(key.dequantized), std::move(value.dequantized)};
 }

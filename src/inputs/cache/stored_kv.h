@@ -23,8 +23,9 @@ struct StoredKv {
   Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels; e4m3 [S, Hk, D/16] of
                              // nvfp4; else empty
   Tensor value_scales;       // the same, but not of int8 levels
-  Tensor key_dequantized;    // f32 [S, Hk, D]; this and the next are empty where the cache only
-  Tensor value_dequantized;  // f32 [S, Hk, Dv]   copies bits: the reference reads key and value
+  Tensor key_dequantized;    // [S, Hk, D] in f32, or in attention.dtype where that has every value
+  Tensor value_dequantized;  // [S, Hk, Dv]; both are empty where the cache only copies bits: the
+                             // reference reads key and value
 };
 
 struct StoreRule {
@@ -47,9 +48,14 @@ bool cache_is_quantised(const Problem& problem);
 /// How a backend of these rules stores the problem's keys and values.
 StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules);
 
+/// What becomes of keys and values that a cache stores as they are: copies of their own, or views
+/// of the inputs, which then outlive what is stored.
+enum class PlainKv { kCopied, kViewed };
+
 /// Errors: E-DTYPE when an unquantised cache has another element type than the keys; E-SHAPE and
 /// E-VALUE for scales of a wrong number, not finite, or <= 0.
-StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule);
+StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule,
+                  PlainKv plain = PlainKv::kCopied);
 
 /// The query as the kernel reads it. Where it is e4m3: codes rn_e4m3(q * (1/q_scale)) and
 /// q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token and head (§11.2

@@ -67,6 +67,47 @@ TEST_CASE("a cache that only copies bits holds no dequantised tensors") {
   CHECK_FALSE(store_kv(inputs, rule_of(KvCacheDtype::kFp8, Dtype::kE4M3)).key_dequantized.empty());
 }
 
+TEST_CASE("what is stored as it is may be a view of the inputs") {
+  const AttentionInputs inputs = inputs_of({1, 2, 3, 4}, 1, 2, Dtype::kBF16);
+  const StoreRule rule = rule_of(KvCacheDtype::kAuto, Dtype::kBF16);
+  const StoredKv stored = store_kv(inputs, rule, PlainKv::kViewed);
+  CHECK(stored.key_codes.bytes() == inputs.key.bytes());
+  CHECK(stored.value_codes.bytes() == inputs.value.bytes());
+  CHECK(store_kv(inputs, rule).key_codes.bytes() != inputs.key.bytes());
+}
+
+TEST_CASE("fp8 values are kept in 16 bits where those have all of them") {
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (const Dtype codes : {Dtype::kE4M3, Dtype::kE5M2}) {
+      // Every code, as a key that is stored as that code.
+      Tensor all(codes, {256, 1, 1});
+      for (int code = 0; code < 256; ++code) {
+        all.data<std::uint8_t>()[code] = static_cast<std::uint8_t>(code);
+      }
+      AttentionInputs inputs;
+      inputs.key = inputs.value = convert(all, dtype);
+      StoreRule rule = rule_of(KvCacheDtype::kFp8, codes);
+      const StoredKv stored = store_kv(inputs, rule);
+      CHECK(stored.key_dequantized.dtype() == dtype);
+      for (std::int64_t i = 0; i < 256; ++i) {
+        const float value = stored.key_codes.at(i);
+        CAPTURE(value);
+        CHECK((stored.key_dequantized.at(i) == value || std::isnan(value)));
+        CHECK(std::isnan(stored.key_dequantized.at(i)) == std::isnan(value));
+      }
+      rule.k_scale = {0.3f};
+      const StoredKv scaled = store_kv(inputs, rule);
+      CHECK(scaled.key_dequantized.dtype() == Dtype::kF32);
+      CHECK(scaled.value_dequantized.dtype() == dtype);
+      rule.dequantized_rounding = dtype;
+      CHECK(store_kv(inputs, rule).key_dequantized.dtype() == dtype);
+    }
+  }
+  const AttentionInputs inputs = inputs_of({1, 2}, 1, 2);
+  CHECK(store_kv(inputs, rule_of(KvCacheDtype::kFp8, Dtype::kE4M3)).key_dequantized.dtype() ==
+        Dtype::kF32);
+}
+
 TEST_CASE("a 16-bit cache of another dtype than the keys is E-DTYPE") {
   const AttentionInputs inputs = inputs_of({1, 2}, 1, 2, Dtype::kBF16);
   CHECK(kind_of_error([&] { store_kv(inputs, rule_of(KvCacheDtype::kFloat16, Dtype::kF16)); }) ==
