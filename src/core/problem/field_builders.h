@@ -15,19 +15,6 @@
 
 namespace attnbench::fields {
 
-template <typename T>
-struct Unwrap {
-  using Type = T;
-  static constexpr bool kOptional = false;
-};
-template <typename T>
-struct Unwrap<std::optional<T>> {
-  using Type = T;
-  static constexpr bool kOptional = true;
-};
-template <typename Access>
-using Member = std::remove_cvref_t<std::invoke_result_t<Access, Problem&>>;
-
 /// Bounds of a number and the class of error outside of them.
 struct Range {
   double low = 0;
@@ -49,146 +36,108 @@ inline constexpr Range kShare{.low = 0, .high = 1};
 std::optional<Mismatch> read_number(const Value& value, const Range& range, bool integer,
                                     std::string_view alternative, double& out);
 
-/// Null, or the word, that stands for "not set".
-inline bool is_unset(const Value& value, std::string_view word) {
-  return word == "null" ? value.is_null() : (!word.empty() && value.is_string(word));
+// What the makers need of a member is told by two plain functions. Why not by the accessor itself:
+// each row of the table has an accessor of its own type, and all that a maker holds would be
+// compiled for every row.
+
+template <typename T>
+struct Unwrap {
+  using Type = T;
+  static constexpr bool kOptional = false;
+};
+template <typename T>
+struct Unwrap<std::optional<T>> {
+  using Type = T;
+  static constexpr bool kOptional = true;
+};
+template <typename Access>
+using Member = std::remove_cvref_t<std::invoke_result_t<Access, Problem&>>;
+
+/// A member of Problem as a V or as "not set": the empty optional, or a value of its type's default
+/// where the member is none. Such a member is never read as "not set".
+template <typename V>
+struct Slot {
+  void (*set)(Problem& problem, std::optional<V> value);
+  std::optional<V> (*get)(const Problem& problem);
+};
+
+template <typename V, typename Access>
+Slot<V> slot(Access) {
+  using Plain = typename Unwrap<Member<Access>>::Type;
+  Slot<V> made{};
+  made.set = [](Problem& problem, std::optional<V> value) {
+    Member<Access>& member = Access{}(problem);
+    if (value) {
+      member = static_cast<Plain>(*std::move(value));
+    } else {
+      member = Member<Access>{};
+    }
+  };
+  made.get = [](const Problem& problem) -> std::optional<V> {
+    const Member<Access>& member = Access{}(problem);
+    if constexpr (Unwrap<Member<Access>>::kOptional) {
+      if (!member) return std::nullopt;
+      return static_cast<V>(*member);
+    } else {
+      return static_cast<V>(member);
+    }
+  };
+  return made;
 }
-inline Value unset_value(std::string_view word) {
-  return word == "null" ? Value::null() : Value::of(std::string(word));
-}
-/// " or auto", or nothing.
-std::string alternative_text(std::string_view unset);
+
+Field integer_field(std::string key, Slot<std::int64_t> slot, Range range, std::string unset);
+Field real_field(std::string key, Slot<double> slot, Range range, std::string unset);
+Field boolean_field(std::string key, Slot<bool> slot, std::string unset);
+Field choice_field(std::string key, Slot<int> slot, std::vector<int> choices,
+                   std::vector<std::string> words);
+Field text_field(std::string key, Slot<std::string> slot, bool is_optional, bool is_input_path);
 
 /// int, std::int64_t, std::uint64_t or an optional of them. `unset` is the word for the empty
 /// optional, or for 0 = "not given" (resolved before anyone reads it).
 template <typename Access>
 Field integer(std::string key, Access access, Range range, std::string unset = "") {
-  using Plain = typename Unwrap<Member<Access>>::Type;
-  Field field{.key = std::move(key)};
-  field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
-    if (is_unset(value, unset)) {
-      access(problem) = Member<Access>{};
-      return std::nullopt;
-    }
-    double checked = 0;
-    auto mismatch = read_number(value, range, true, unset, checked);
-    if (!mismatch) access(problem) = static_cast<Plain>(value.integer);
-    return mismatch;
-  };
-  field.get = [=](const Problem& problem) {
-    const auto& member = access(problem);
-    if constexpr (Unwrap<Member<Access>>::kOptional) {
-      return member ? Value::of(static_cast<std::int64_t>(*member)) : unset_value(unset);
-    } else {
-      return Value::of(static_cast<std::int64_t>(member));
-    }
-  };
-  return field;
+  return integer_field(std::move(key), slot<std::int64_t>(access), range, std::move(unset));
 }
 
 /// double, or an optional of it; `unset` as for integer().
 template <typename Access>
 Field real(std::string key, Access access, Range range, std::string unset = "") {
-  Field field{.key = std::move(key)};
-  field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
-    if (is_unset(value, unset)) {
-      access(problem) = Member<Access>{};
-      return std::nullopt;
-    }
-    double checked = 0;
-    auto mismatch = read_number(value, range, false, unset, checked);
-    if (!mismatch) access(problem) = checked;
-    return mismatch;
-  };
-  field.get = [=](const Problem& problem) {
-    const auto& member = access(problem);
-    if constexpr (Unwrap<Member<Access>>::kOptional) {
-      return member ? Value::of(double{*member}) : unset_value(unset);
-    } else {
-      return Value::of(double{member});
-    }
-  };
-  return field;
+  return real_field(std::move(key), slot<double>(access), range, std::move(unset));
 }
 
+/// bool. The word `unset` leaves it as it is.
 template <typename Access>
 Field boolean(std::string key, Access access, std::string unset = "") {
-  Field field{.key = std::move(key)};
-  field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
-    if (is_unset(value, unset)) return std::nullopt;
-    if (!value.is_bool()) {
-      return Mismatch{ErrorKind::kFormat, "true or false" + alternative_text(unset), &value};
-    }
-    access(problem) = value.boolean;
-    return std::nullopt;
-  };
-  field.get = [=](const Problem& problem) { return Value::of(bool{access(problem)}); };
-  return field;
+  return boolean_field(std::move(key), slot<bool>(access), std::move(unset));
 }
 
 /// One of `words`; `choices` are the values they stand for, in the same order.
 template <typename Access, typename Choice>
-Field choice(std::string key, Access access, std::vector<Choice> choices,
+Field choice(std::string key, Access access, const std::vector<Choice>& choices,
              std::vector<std::string> words) {
-  Field field{.key = std::move(key), .words = words};
-  field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (value.is_string(words[i])) {
-        access(problem) = choices[i];
-        return std::nullopt;
-      }
-    }
-    return Mismatch{ErrorKind::kFormat, fmt::format("one of {}", fmt::join(words, ", ")), &value};
-  };
-  field.get = [=](const Problem& problem) {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (choices[i] == access(problem)) return Value::of(words[i]);
-    }
-    return Value::null();
-  };
-  return field;
+  std::vector<int> numbers;
+  for (Choice choice : choices) numbers.push_back(static_cast<int>(choice));
+  return choice_field(std::move(key), slot<int>(access), std::move(numbers), std::move(words));
 }
 
 /// An enum with a table of names, or an optional of one.
 template <typename Access>
 Field enumeration(std::string key, Access access) {
   using Enum = typename Unwrap<Member<Access>>::Type;
-  std::vector<Enum> choices;
+  std::vector<int> choices;
   std::vector<std::string> words;
   for (const auto& row : enum_rows(Enum{})) {
-    choices.push_back(row.value);
+    choices.push_back(static_cast<int>(row.value));
     words.emplace_back(row.name);
   }
-  return choice(std::move(key), access, std::move(choices), std::move(words));
+  return choice_field(std::move(key), slot<int>(access), std::move(choices), std::move(words));
 }
-
-// Longer than any path that a file system takes.
-inline constexpr std::size_t kLongestText = 4096;
 
 /// std::string, or an optional of it for which null stands for the empty one. Never empty text.
 template <typename Access>
 Field text(std::string key, Access access, bool is_input_path = false) {
-  constexpr bool kOptional = Unwrap<Member<Access>>::kOptional;
-  Field field{.key = std::move(key), .is_input_path = is_input_path};
-  field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
-    if (kOptional && value.is_null()) {
-      access(problem) = Member<Access>{};
-      return std::nullopt;
-    }
-    if (!value.is_string() || value.text.empty() || value.text.size() > kLongestText) {
-      return Mismatch{ErrorKind::kFormat, kOptional ? "text or null" : "text", &value};
-    }
-    access(problem) = value.text;
-    return std::nullopt;
-  };
-  field.get = [=](const Problem& problem) {
-    if constexpr (kOptional) {
-      return access(problem) ? Value::of(*access(problem)) : Value::null();
-    } else {
-      return Value::of(access(problem));
-    }
-  };
-  return field;
+  return text_field(std::move(key), slot<std::string>(access), Unwrap<Member<Access>>::kOptional,
+                    is_input_path);
 }
 
 }  // namespace attnbench::fields

@@ -9,8 +9,6 @@
 // arithmetic, and barriers that only some threads reach.
 #pragma once
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,13 +18,10 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <memory>
 #include <stdexcept>
 #include <vector>
 
-#ifdef __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#endif
+#include "ops/cuda/testing/fiber_testing.h"
 
 #define __device__
 #define __global__
@@ -66,9 +61,9 @@ namespace attnbench::cuda {
 class EmulatedCta {
  public:
   EmulatedCta(int num_threads, std::size_t shared_bytes)
-      : fibers_(static_cast<std::size_t>(num_threads)),
-        votes_(fibers_.size()),
-        warps_(fibers_.size() / 32),
+      : threads_(static_cast<std::size_t>(num_threads)),
+        votes_(threads_.size()),
+        warps_(threads_.size() / 32),
         shared_(shared_bytes / 16 + 1) {
     everyone_.expected = num_threads;
   }
@@ -105,12 +100,8 @@ class EmulatedCta {
     Meeting& meeting = numbered_[number];
     meeting.expected = threads;
     const int mine = meeting.past;
-    if (++meeting.arrived == threads) {
-      meeting.arrived = 0;
-      ++meeting.past;
-      ++progress_;
-    }
-    while (waits && meeting.past == mine) leave();
+    arrive(meeting);
+    if (waits) wait_for(meeting, mine);
   }
   /// The turn goes to the other threads. A round in which nobody calls has_progressed(), or meets,
   /// ends the run.
@@ -125,7 +116,7 @@ class EmulatedCta {
   void take_turn();
   bool has_ended() const;
   std::int64_t progress() const { return progress_; }
-  int num_threads() const { return static_cast<int>(fibers_.size()); }
+  int num_threads() const { return static_cast<int>(threads_.size()); }
 
  private:
   using Slot = std::array<std::byte, 32>;
@@ -138,46 +129,44 @@ class EmulatedCta {
     Meeting everyone;
     std::array<Slot, 32> slots{};
   };
-  struct Fiber {
-    ucontext_t context{};
-    std::unique_ptr<char[]> stack;
+  struct Thread {
+    Fiber fiber;
     bool has_ended = false;
-#ifdef __SANITIZE_THREAD__
-    void* of_sanitizer = __tsan_create_fiber(0);
-    ~Fiber() { __tsan_destroy_fiber(of_sanitizer); }
-#endif
+    const Meeting* waits_for = nullptr;  // its turns are passed over until this meeting is over
+    int mine = 0;                        // waits_for->past when it came
+    bool is_waiting() const { return waits_for != nullptr && waits_for->past == mine; }
   };
 
   /// Waits until all that are expected have come. Who comes last goes on at once.
   void meet(Meeting& meeting) {
     const int mine = meeting.past;
-    if (++meeting.arrived == meeting.expected) {
-      meeting.arrived = 0;
-      ++meeting.past;
-      ++progress_;
-    }
-    while (meeting.past == mine) leave();
+    arrive(meeting);
+    wait_for(meeting, mine);
+  }
+  void arrive(Meeting& meeting) {
+    if (++meeting.arrived != meeting.expected) return;
+    meeting.arrived = 0;
+    ++meeting.past;
+    ++progress_;
+  }
+  void wait_for(const Meeting& meeting, int mine) {
+    if (meeting.past != mine) return;
+    Thread& thread = threads_[threadIdx.x];
+    thread.waits_for = &meeting;
+    thread.mine = mine;
+    leave();
+    thread.waits_for = nullptr;
   }
   /// To run(), until it is this thread's turn again.
-  void leave() {
-    Fiber& mine = fibers_[threadIdx.x];
-#ifdef __SANITIZE_THREAD__
-    __tsan_switch_to_fiber(main_of_sanitizer_, 0);
-#endif
-    swapcontext(&mine.context, &main_);
-  }
+  void leave() { threads_[threadIdx.x].fiber.leave(); }
   static void start();
 
-  std::vector<Fiber> fibers_;
+  std::vector<Thread> threads_;
   std::vector<int> votes_;  // of the threads
   std::vector<Warp> warps_;
   std::vector<uint4> shared_;
   Meeting everyone_;
   std::map<int, Meeting> numbered_;
-  ucontext_t main_{};
-#ifdef __SANITIZE_THREAD__
-  void* main_of_sanitizer_ = __tsan_get_current_fiber();
-#endif
   const std::function<void()>* work_ = nullptr;
   std::int64_t progress_ = 0;  // meetings and ends so far
   std::exception_ptr error_;   // what a thread threw, which ends the run
@@ -192,35 +181,26 @@ inline void EmulatedCta::start() {
   } catch (...) {
     cta.error_ = std::current_exception();
   }
-  cta.fibers_[threadIdx.x].has_ended = true;
+  cta.threads_[threadIdx.x].has_ended = true;
   ++cta.progress_;
   cta.leave();
 }
 
 inline void EmulatedCta::begin(const std::function<void()>& work) {
   work_ = &work;
-  for (Fiber& fiber : fibers_) {
-    constexpr std::size_t kStackBytes = 128 * 1024;
-    // Why not a vector: most of a stack is never touched, and clearing it takes longer than the
-    // run.
-    fiber.stack.reset(new char[kStackBytes]);
-    fiber.has_ended = false;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    makecontext(&fiber.context, &EmulatedCta::start, 0);
+  for (Thread& thread : threads_) {
+    thread.fiber.begin(&EmulatedCta::start);
+    thread.has_ended = false;
+    thread.waits_for = nullptr;
   }
 }
 
 inline void EmulatedCta::take_turn() {
   running_cta = this;
-  for (std::size_t i = 0; i < fibers_.size(); ++i) {
-    if (fibers_[i].has_ended) continue;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    if (threads_[i].has_ended || threads_[i].is_waiting()) continue;
     threadIdx.x = static_cast<unsigned>(i);
-#ifdef __SANITIZE_THREAD__
-    __tsan_switch_to_fiber(fibers_[i].of_sanitizer, 0);
-#endif
-    swapcontext(&main_, &fibers_[i].context);
+    threads_[i].fiber.enter();
     if (error_ != nullptr) break;
   }
   running_cta = nullptr;
@@ -228,7 +208,7 @@ inline void EmulatedCta::take_turn() {
 }
 
 inline bool EmulatedCta::has_ended() const {
-  return std::ranges::all_of(fibers_, [](const Fiber& fiber) { return fiber.has_ended; });
+  return std::ranges::all_of(threads_, [](const Thread& thread) { return thread.has_ended; });
 }
 
 inline void EmulatedCta::run(const std::function<void()>& work) {

@@ -217,9 +217,18 @@ using ElementCode = std::conditional_t<kElement == attn::Element::kE4M3, attn::u
 template <attn::Element kElement>
 constexpr int kProductDepth = 32 / static_cast<int>(sizeof(ElementCode<kElement>));
 
+/// By code. A product of a warp decodes each element of its operands many times over.
+inline const std::array<double, 256> e4m3_numbers = [] {
+  std::array<double, 256> numbers{};
+  for (unsigned code = 0; code < 256; ++code) {
+    numbers[code] = double{attn::e4m3_to_float(static_cast<attn::u8>(code))};
+  }
+  return numbers;
+}();
+
 template <attn::Element kElement>
 double number_of(ElementCode<kElement> code) {
-  if constexpr (kElement == attn::Element::kE4M3) return double{attn::e4m3_to_float(code)};
+  if constexpr (kElement == attn::Element::kE4M3) return e4m3_numbers[code];
   if constexpr (kElement == attn::Element::kBF16) return double{attn::bf16_to_float(code)};
   if constexpr (kElement == attn::Element::kF16) return double{attn::f16_to_float(code)};
 }
@@ -229,13 +238,22 @@ double number_of(ElementCode<kElement> code) {
 template <attn::Element kElement>
 float sum_of_products(double before, const double* terms) {
   constexpr int kDepth = kProductDepth<kElement>;
-  double largest = std::fabs(before);
-  for (int k = 0; k < kDepth; ++k) largest = std::max(largest, std::fabs(terms[k]));
-  const bool cuts = kElement == attn::Element::kE4M3 && std::isnormal(largest);
-  const double unit = cuts ? std::ldexp(1.0, std::ilogb(largest) - 13) : 1.0;
-  const auto term = [&](double x) { return cuts ? std::trunc(x / unit) * unit : x; };
-  double sum = term(before);
-  for (int k = 0; k < kDepth; ++k) sum += term(terms[k]);
+  if constexpr (kElement == attn::Element::kE4M3) {
+    // Four sums side by side do not wait for each other. In whatever order: what has been cut adds
+    // up without rounding.
+    double most[4] = {std::fabs(before), 0, 0, 0};
+    for (int k = 0; k < kDepth; ++k) most[k % 4] = std::max(most[k % 4], std::fabs(terms[k]));
+    const double largest = std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
+    if (std::isnormal(largest)) {
+      const double unit = std::ldexp(1.0, std::ilogb(largest) - 13);
+      const double units = 1.0 / unit;  // exact: a power of two
+      double sums[4] = {std::trunc(before * units), 0, 0, 0};
+      for (int k = 0; k < kDepth; ++k) sums[k % 4] += std::trunc(terms[k] * units);
+      return static_cast<float>(((sums[0] + sums[1]) + (sums[2] + sums[3])) * unit);
+    }
+  }
+  double sum = before;
+  for (int k = 0; k < kDepth; ++k) sum += terms[k];
   return static_cast<float>(sum);
 }
 
