@@ -37,6 +37,7 @@ class EmulatedTiles final : public ForwardingOps {
     const AttendKernel kernel = hopper_tiles_kernel(params, list, plan);
     num_ctas += run_hopper_ctas<Config>(
         params, plan, kernel, hopper_tiles_shape(kernel, list, plan).grid_x, {}, nullptr, &list);
+    CHECK(*list.drawn == 0);  // as the next launch has to find it
   }
   int num_ctas = 0;
 
