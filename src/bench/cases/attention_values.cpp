@@ -38,11 +38,24 @@ const AttentionInputs& AttentionValues::inputs() {
 }
 
 bool AttentionValues::move_on(const Problem& problem) {
-  if (!same_values(problem_, problem)) return false;
+  const bool has_results = same_values(problem_, problem);
+  if (!has_results && !(inputs_ && same_drawn_inputs(problem_, problem))) return false;
   check_inputs_fit(problem);
+  if (!has_results) forget_results();
   if (!same_ranks(problem_, problem)) of_ranks_.clear();
   problem_ = problem;
   return true;
+}
+
+void AttentionValues::forget_results() {
+  screening_ = Screening(tools_);  // first: it knows tensors on the device by where they are here
+  dequantized_query_.reset();
+  stored_.clear();
+  clipped_.clear();
+  computed_.clear();
+  in_float32_.clear();
+  of_ranks_.clear();
+  unseen_.clear();
 }
 
 const StoredKv& AttentionValues::stored_kv(const StoreRule& rule) {

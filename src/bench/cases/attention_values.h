@@ -40,7 +40,7 @@ struct ReferenceKey {
 class AttentionValues {
  public:
   AttentionValues(const Problem& problem, ReferenceOptions options, const JudgeTools& tools = {})
-      : problem_(problem), options_(std::move(options)), screening_(tools) {}
+      : problem_(problem), options_(std::move(options)), tools_(tools), screening_(tools) {}
   /// With inputs that are not to be drawn.
   AttentionValues(const Problem& problem, AttentionInputs inputs)
       : problem_(problem), screening_(JudgeTools{}), inputs_(std::move(inputs)) {}
@@ -55,8 +55,9 @@ class AttentionValues {
   const Problem& problem() const { return problem_; }
   const ReferenceOptions& options() const { return options_; }
   const AttentionInputs& inputs();
-  /// Goes on with another case and what is known of it already; false, and nothing happens, when
-  /// that is nothing. Errors: E-CAPACITY, as for inputs().
+  /// Goes on with another case and what is known of it already: all, or the inputs alone, of which
+  /// rows are drawn anew. False, and nothing happens, when that is nothing. Errors: E-CAPACITY, as
+  /// for inputs().
   bool move_on(const Problem& problem);
   /// Token rows that the reference checks; drawn when they are first needed.
   const std::vector<std::int32_t>& rows() { return screening_.sample(problem_).rows; }
@@ -98,6 +99,8 @@ class AttentionValues {
 
  private:
   bool has_cache() const;
+  /// Everything but the inputs.
+  void forget_results();
   std::optional<ReferenceOutput> compute_rank(const ReferenceKey& key, int rank,
                                               const std::vector<std::int32_t>& rows,
                                               const EmulationRule* rule);
@@ -107,6 +110,7 @@ class AttentionValues {
 
   Problem problem_;
   ReferenceOptions options_;
+  JudgeTools tools_;
   Screening screening_;
   std::optional<AttentionInputs> inputs_;
   // Of a timed sample, else nothing.

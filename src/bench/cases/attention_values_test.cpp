@@ -114,6 +114,47 @@ TEST_CASE("encoder backends get neither stored keys nor a cache") {
   CHECK(inputs.inputs == &values.inputs());
 }
 
+TEST_CASE("the next case goes on with the inputs alone when it stores them in another way") {
+  Problem problem = example_problem(KvCacheDtype::kAuto);
+  for (const Distribution distribution : {Distribution::kNormal, Distribution::kProbe}) {
+    problem.inputs.distribution = distribution;
+    problem.kv_cache.dtype = KvCacheDtype::kAuto;
+    int draws = 0;
+    JudgeTools tools;
+    tools.draw_seed = [&] { return static_cast<std::uint64_t>(++draws); };
+    AttentionValues values(problem, {1, {}}, tools);
+    problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+    CHECK_FALSE(values.move_on(problem));  // there is nothing to go on with
+    problem.kv_cache.dtype = KvCacheDtype::kAuto;
+    const FakeBackend backend = named("FLASH_ATTN");
+    const AttentionInputs* inputs = &values.inputs();
+    const std::byte* key = inputs->key.bytes();
+    values.backend_inputs(backend);
+    const std::vector<double> plain = values.reference(values.key_of(backend))->output;
+
+    problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+    problem.kv_cache.k_scale = {0.5};
+    problem.kv_cache.num_blocks = 9;
+    REQUIRE(values.move_on(problem));
+    CHECK(&values.inputs() == inputs);
+    CHECK(inputs->key.bytes() == key);
+    values.backend_inputs(backend);
+    const std::vector<double> stored = values.reference(values.key_of(backend))->output;
+    CHECK(stored != plain);
+    AttentionValues fresh(problem, {1, {}}, tools);
+    fresh.backend_inputs(backend);
+    const AttentionInputs& drawn = fresh.inputs();
+    for (const auto& [a, b] :
+         {std::pair{&inputs->query, &drawn.query}, std::pair{&inputs->key, &drawn.key},
+          std::pair{&inputs->value, &drawn.value}}) {
+      REQUIRE(a->size_bytes() == b->size_bytes());
+      CHECK(std::equal(a->bytes(), a->bytes() + a->size_bytes(), b->bytes()));
+    }
+    CHECK(fresh.reference(fresh.key_of(backend))->output == stored);
+    CHECK(draws == 3);  // of rows, once a case
+  }
+}
+
 TEST_CASE("the next case goes on with inputs and references when it differs in ranks or passes") {
   Problem problem = example_problem(KvCacheDtype::kAuto);
   AttentionValues values(problem, {1, {}});
@@ -148,7 +189,8 @@ TEST_CASE("the next case goes on with inputs and references when it differs in r
     SUBCASE("prefix") { other.cascade.common_prefix_len = 4; }
     SUBCASE("lengths") { other.batch[1].seq_len = 8; }
     SUBCASE("scale of the softmax") { other.attention.scale = 0.3; }
-    SUBCASE("stored keys") { other.kv_cache.dtype = KvCacheDtype::kFp8E4M3; }
+    SUBCASE("int8 keys") { other.kv_cache.int8_level = 2; }
+    SUBCASE("blocks, at whose edges there are needles") { other.kv_cache.block_size = 32; }
     SUBCASE("checked rows") { other.validation.max_rows = 2; }
     SUBCASE("calculated scales") { other.kv_cache.calculate_kv_scales = true; }
     SUBCASE("another draw") { other.inputs.distribution = Distribution::kOutlier; }

@@ -2,6 +2,7 @@
 #include "bench/cases/case.h"
 
 #include <string>
+#include <utility>
 
 #include "bench/cases/attention_case.h"
 #include "bench/cases/encoder_case.h"
@@ -67,6 +68,20 @@ bool same_values(const Problem& a, const Problem& b) {
   if (calculates_kv_scales(a) || calculates_kv_scales(b)) return false;
   if (a.inputs.shapes_only != b.inputs.shapes_only) return false;
   return values_of(a) == values_of(b);
+}
+
+bool same_drawn_inputs(const Problem& a, const Problem& b) {
+  if (calculates_kv_scales(a) || calculates_kv_scales(b)) return false;
+  if (a.inputs.shapes_only != b.inputs.shapes_only) return false;
+  const auto without_store = [](Problem problem) {
+    const KvCacheSpec defaults;
+    problem.kv_cache.dtype = defaults.dtype;
+    problem.kv_cache.q_scale = defaults.q_scale;
+    problem.kv_cache.k_scale = defaults.k_scale;
+    problem.kv_cache.v_scale = defaults.v_scale;
+    return values_of(std::move(problem));
+  };
+  return without_store(a) == without_store(b);
 }
 
 bool same_ranks(const Problem& a, const Problem& b) {

@@ -82,8 +82,9 @@ class Case {
  public:
   virtual ~Case() = default;
   virtual const Problem& problem() const = 0;
-  /// Becomes another case that has the same inputs and references (same_values()), and keeps them:
-  /// the cases of a sweep over ranks or passes. False, and nothing happens, for any other problem.
+  /// Becomes another case that has the same inputs, and references where it has those as well, and
+  /// keeps them: the cases of a sweep over ranks, passes or types of the cache. False, and nothing
+  /// happens, for any other problem.
   /// `problem` must outlive this object. Errors: E-CAPACITY, and nothing happens.
   virtual bool move_on(const Problem& problem) {
     static_cast<void>(problem);
@@ -110,6 +111,10 @@ Case& go_to_case(std::unique_ptr<Case>& current, const Problem& problem,
 /// Whether two cases have the same inputs, stored caches and reference results: they differ at most
 /// in how the work is done (ranks of a group, cascade.mode, blocks of the cache) and in timing.
 bool same_values(const Problem& a, const Problem& b);
+
+/// Whether two cases of queries, keys and values draw the same numbers: they differ at most in
+/// those things, and in the type and the scales that the cache stores them with.
+bool same_drawn_inputs(const Problem& a, const Problem& b);
 
 /// Whether each rank of a group holds the same keys as well.
 bool same_ranks(const Problem& a, const Problem& b);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backends/forced_kernel.h"
+#include "bench/cases/attention_values.h"
 #include "bench/cases/case.h"
 #include "cli/cases/device.h"
 #include "cli/cases/refusals.h"
@@ -110,6 +111,31 @@ std::vector<std::string> functions(const std::vector<KernelSpec>& specs) {
 }
 
 }  // namespace
+
+TEST_CASE("screening of an fp8 cache is planned for what its keys and queries are read as") {
+  for (const double scale : {1.0, 0.3}) {
+    Problem problem = small_problem(/*decodes=*/true);
+    problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+    problem.kv_cache.k_scale = {scale};
+    std::set<std::string> planned;
+    for (const KernelSpec& spec : specs_of_screening(problem)) planned.insert(spec.name);
+    AttentionValues values(problem, {1, {}});
+    for (const char* name : {"FLASH_ATTN", "TRITON_ATTN"}) {
+      const BackendInputs inputs = values.backend_inputs(*find_backend(name));
+      std::set<Dtype> read{inputs.stored->key_dequantized.dtype(),
+                           inputs.stored->value_dequantized.dtype()};
+      read.insert(inputs.query.dequantized ? inputs.query.dequantized->dtype() : Dtype::kBF16);
+      std::string types;
+      for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+        if (read.contains(dtype)) types += " " + std::string(dtype_name(dtype));
+      }
+      CAPTURE(scale);
+      CAPTURE(types);
+      CHECK(planned.contains("screen attention 16x64" + types));
+    }
+    CHECK(planned.contains("screen attention 16x64 float32") == (scale != 1.0));
+  }
+}
 
 TEST_CASE("a backend held to a kernel launches that one and otherwise the same") {
   const cuda::Target target = cuda::target_of_sm(90);
