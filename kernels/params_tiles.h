@@ -34,7 +34,7 @@ struct TileListParams {
   int* drawn;               // bundles drawn so far: 0 before a launch, and again after it
   int num_tiles;
   int num_bundles;
-  int num_ctas;  // that are there at a time; at most num_bundles of them are started
+  int num_ctas;   // that are there at a time; at most num_bundles of them are started
   int tile_rows;  // 128 or 192
   /// num_splits 1: tiles write output and LSE, and the pointers are null. More: normalised partial
   /// results, of which part 0 includes the sink, for combine_splits().

@@ -1,5 +1,5 @@
-// Which tiles a batch is cut into for attend_tiles(), and in which order they start: a pure function
-// of lengths, so that choices are tested and printed without a GPU.
+// Which tiles a batch is cut into for attend_tiles(), and in which order they start: a pure
+// function of lengths, so that choices are tested and printed without a GPU.
 //
 // The order mixes tiles that the memory binds with tiles that the tensor cores bind, in proportion
 // to what each kind costs in all: at any time the same share of the multiprocessors reads the keys

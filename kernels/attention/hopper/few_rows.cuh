@@ -163,9 +163,9 @@ struct HopperFewRows : HopperProducts<Config> {
       await(shape.value_checked(values.stage), values.parity);
       if (*shape.found(values.stage) == 0) return;
     }
-    auto* const words = reinterpret_cast<uint4*>(shape.memory + Shape::kLayout.value +
-                                                 values.stage * Shape::kLayout.value_bytes +
-                                                 2 * block * kGroup);
+    auto* const words =
+        reinterpret_cast<uint4*>(shape.memory + Shape::kLayout.value +
+                                 values.stage * Shape::kLayout.value_bytes + 2 * block * kGroup);
     const auto mask = [](u32 word) { return nonfinite_mask<Config::kQuery>(word); };
     u32 found = 0;
     for (int i = lane(); i < kWords; i += 32) {
@@ -175,8 +175,8 @@ struct HopperFewRows : HopperProducts<Config> {
     if (!__any_sync(0xFFFFFFFFu, found != 0)) return;
 #pragma unroll 1
     for (int b = 0; b < kCount; ++b) {
-      accumulate_nonfinite_columns<Config::kQuery>(rows(), first_key + b * 16,
-                                                   values_of(block + b), sums.o[0]);
+      accumulate_nonfinite_columns<Config::kQuery>(rows(), first_key + b * 16, values_of(block + b),
+                                                   sums.o[0]);
     }
     __syncwarp();
     for (int i = lane(); i < kWords; i += 32) {
@@ -282,8 +282,8 @@ struct HopperFewRows : HopperProducts<Config> {
     for (int w = 0; w < kWarps; ++w) {
       const float2 state = states_of(w)[row];
       const float weight = weight_of_base(state.x, base);
-      const float4 more = *reinterpret_cast<const float4*>(sums_of(w) + row * Config::kVHeadSize +
-                                                           column);
+      const float4 more =
+          *reinterpret_cast<const float4*>(sums_of(w) + row * Config::kVHeadSize + column);
       sum += state.y * weight;
       o.x += more.x * weight;
       o.y += more.y * weight;
@@ -313,8 +313,7 @@ struct HopperFewRows : HopperProducts<Config> {
       }
     } else {
       const bool pairs = pairs_aligned(params);
-      const i64 to =
-          token * params.output_token_stride + head * params.output_head_stride + column;
+      const i64 to = token * params.output_token_stride + head * params.output_head_stride + column;
       store_pair<Config::kOutput>(params.output, to, o.x, o.y, pairs);
       store_pair<Config::kOutput>(params.output, to + 2, o.z, o.w, pairs);
       if (column == 0 && params.lse != nullptr) params.lse[head * params.lse_stride + token] = lse;

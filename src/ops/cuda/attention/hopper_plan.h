@@ -58,8 +58,8 @@ struct HopperPlan {
 /// the form of a soft cap), one_base (0, 1: with a form), slopes (0, 1: linear ALiBi by distances
 /// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds, ordered (0, 1), of e4m3 products
 /// sums (0 to 128, a multiple of 16) and with values of up to 128 columns promote (1 to 16 tiles),
-/// of int8 products add_floats, and of codes that are converted keep_columns (0, 1); unroll (0, 1); of
-/// a list few (0, 1).
+/// of int8 products add_floats, and of codes that are converted keep_columns (0, 1); unroll (0, 1);
+/// of a list few (0, 1).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An
