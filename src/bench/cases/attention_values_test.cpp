@@ -155,6 +155,24 @@ TEST_CASE("the next case goes on with the inputs alone when it stores them in an
   }
 }
 
+TEST_CASE("references of a case are of the rows that it has drawn, whatever the one before drew") {
+  Problem problem = example_problem(KvCacheDtype::kAuto);
+  problem.batch = {{60, 80}};
+  problem.validation.max_rows = 8;
+  int draws = 0;
+  JudgeTools tools;
+  tools.draw_seed = [&] { return static_cast<std::uint64_t>(++draws); };
+  AttentionValues values(problem, {1, {}}, tools);
+  values.inputs();
+  const FakeBackend backend = named("FLASH_ATTN");
+  const ReferenceKey plain = values.key_of(backend);
+  const std::vector<std::int32_t> before = values.reference(plain)->rows;
+  problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  REQUIRE(values.move_on(problem));
+  CHECK(values.rows() != before);
+  CHECK(values.reference(plain)->rows == values.rows());
+}
+
 TEST_CASE("the next case goes on with inputs and references when it differs in ranks or passes") {
   Problem problem = example_problem(KvCacheDtype::kAuto);
   AttentionValues values(problem, {1, {}});
