@@ -1,8 +1,8 @@
 // Arguments of attention by an explicit list of tiles (attend_tiles): which query rows meet which
-// keys, and in which order. A batch of decodes and prefills, and a prefix that
-// several requests share, are one launch then, in an order that keeps both the memory and the
-// tensor cores busy. The list is made on the host (src/ops/tile_deal.h) from the lengths of a
-// batch, as FlashInfer's plan() does; a list made for other lengths gives wrong results.
+// keys, and in which order. A batch of decodes and prefills, and a prefix that several requests
+// share, are one launch then, in an order that keeps both the memory and the tensor cores busy. The
+// list is made on the host (src/ops/tile_deal.h) from the lengths of a batch, as FlashInfer's
+// plan() does; a list made for other lengths gives wrong results.
 #pragma once
 
 #include "kernels/params.h"
@@ -26,8 +26,8 @@ struct alignas(16) AttendTile {
 };
 
 /// Every row of the batch is in exactly one tile of each part, every tile in one bundle. CTAs that
-/// stay for several tiles draw bundles: CTA c starts with bundle c, and draws numbers from
-/// `num_ctas` on.
+/// stay for several tiles draw bundles: CTA c starts with bundle c, and those behind the first of
+/// every CTA are drawn.
 struct TileListParams {
   const AttendTile* tiles;  // [num_tiles] in the order in which they should start
   const int* bundles;       // [num_bundles + 1]: bundle b is tiles [bundles[b], bundles[b + 1])
