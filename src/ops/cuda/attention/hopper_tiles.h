@@ -16,8 +16,8 @@ namespace attnbench::cuda {
 
 /// The plan for a list that fits. Options of a forced kernel, "hopper_tiles:tile_n=64:stages=3",
 /// are those of hopper_prefill; consumers, reverse and group are the list's, ping_pong has no
-/// meaning here: these change nothing. persistent=0 alone also means ahead=0. Errors: E-UNSUPPORTED
-/// for an option that cannot be.
+/// meaning here: these change nothing. persistent and ahead are the same here; where both are given,
+/// ahead counts. few (0, 1) is of lists alone. Errors: E-UNSUPPORTED for an option that cannot be.
 HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
                              const attn::TileListParams& list, std::string_view options = {});
 
@@ -36,8 +36,8 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
 TensorMap hopper_listed_query_map(const attn::AttendParams& params,
                                   const attn::TileListParams& list);
 
-/// list.num_ctas CTAs where the plan stays, each of which does the tiles dealt to it; else one for
-/// every tile of the list.
+/// As many CTAs as there are places for, or bundles, where the plan stays and they draw these; else
+/// one for every tile of the list.
 LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
                                const HopperPlan& plan);
 
