@@ -15,8 +15,8 @@ namespace {
 // Estimates for D = Dv = 128 on one H200, of which only the ratios count. A tile's start and end:
 // its list entry, its queries and the first keys come one after another (about 0.5 us each).
 constexpr std::int64_t kStartNs = 2000;
-// 512 bytes of a key at 85 GB/s. Measured since, of a multiprocessor that others leave the memory:
-// 57 GB/s with the products of few rows, 73 without any; only the share of decodes is made of it.
+// 512 bytes of a key at 85 GB/s, an assumption. Measured since, of a multiprocessor that others
+// leave the memory: 57 GB/s with the products of few rows, 73 without any products.
 constexpr std::int64_t kKeyPs = 6000;
 // 192 rows by 80 keys at 783 TFLOP/s of 132 multiprocessors: 1.33 us, 86 ps a row and key.
 constexpr std::int64_t kRowKeyPs = 86;
