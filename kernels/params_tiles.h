@@ -25,15 +25,17 @@ struct alignas(16) AttendTile {
   unsigned short part;  // < TileListParams::parts.num_splits
 };
 
-/// Every row of the batch is in exactly one tile of each part, every tile in one bundle. CTAs that
-/// stay for several tiles draw bundles: CTA c starts with bundle c, and those behind the first of
-/// every CTA are drawn.
+/// Every row of the batch is in exactly one tile of each part. The last num_beside tiles, of few
+/// rows, are done beside the others (attention/hopper/beside.cuh); of these every one is in one
+/// bundle. CTAs that stay for several tiles draw bundles: CTA c starts with bundle c, and those
+/// behind the first of every CTA are drawn. Tiles beside are drawn one by one.
 struct TileListParams {
-  const AttendTile* tiles;  // [num_tiles] in the order in which they should start
+  const AttendTile* tiles;  // [num_tiles], of either kind in the order in which they should start
   const int* bundles;       // [num_bundles + 1]: bundle b is tiles [bundles[b], bundles[b + 1])
-  int* drawn;               // bundles drawn so far: 0 before a launch, and again after it
+  int* drawn;  // [2] bundles, and tiles beside, drawn so far: 0 before a launch, and again after it
   int num_tiles;
   int num_bundles;
+  int num_beside;
   int num_ctas;   // that are there at a time; at most num_bundles of them are started
   int tile_rows;  // 128 or 192
   /// num_splits 1: tiles write output and LSE, and the pointers are null. More: normalised partial

@@ -57,6 +57,9 @@ class Ops {
   /// Whether pipelines that can make a list of tiles for the batch of `params` call attend_tiles()
   /// and no other attention.
   virtual TileUse tile_use(const attn::AttendParams& params) const = 0;
+  /// The most rows of a tile that attend_tiles() does beside tiles of more rows, 0 where it does
+  /// all alike: TileListParams::num_beside.
+  virtual int rows_beside(const attn::AttendParams& params) const = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;

@@ -129,6 +129,7 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
   check_form(form, num_ctas);
   std::vector<Costed> reading;      // bound by the memory
   std::vector<Costed> multiplying;  // bound by the tensor cores
+  std::vector<Costed> beside;
   for (const TileSequence& sequence : sequences) {
     const std::int64_t rows = std::int64_t{sequence.num_tokens} * form.group;
     for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
@@ -145,17 +146,50 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
           tile_cost(tile.num_rows, keys_before(sequence, first + tile.num_rows, form), form);
       for (int head = 0; head < form.num_kv_heads; ++head) {
         tile.kv_head = static_cast<unsigned short>(head);
-        (cost.is_product_bound ? multiplying : reading).push_back({{tile}, cost.ns});
+        std::vector<Costed>& kind = tile.num_rows <= form.beside_rows ? beside
+                                    : cost.is_product_bound           ? multiplying
+                                                                      : reading;
+        kind.push_back({{tile}, cost.ns});
       }
     }
   }
   sort_by_cost(reading);
   sort_by_cost(multiplying);
+  sort_by_cost(beside);
   TileDeal result;
   const std::int64_t wall = (sum_of(reading) + sum_of(multiplying)) / num_ctas;
   reading = bundled(reading, std::min(kBundleNs, wall / kBundleShare));
   deal(mixed(multiplying, reading, num_ctas), num_ctas, result);
+  for (const Costed& tile : beside) result.tiles.push_back(tile.tiles.front());
+  result.num_beside = checked_int32(std::ssize(beside), "tiles beside");
   return result;
+}
+
+/// The same where requests' own keys are read beside: the runs that let the last CTA end first.
+static int parts_beside(std::span<const SharedKeys> prefixes, const TileForm& form, int num_ctas,
+                        int most_parts) {
+  // A part is written and read once more, in f32, by all multiprocessors at 4 TB/s.
+  std::int64_t tokens = 0;
+  for (const SharedKeys& prefix : prefixes) tokens += prefix.num_tokens;
+  const std::int64_t part_ns = tokens * form.group * form.num_kv_heads * form.columns / 2 * 4 / 4000;
+  int best = 1;
+  std::int64_t least_ns = 0;
+  for (int parts = 1; parts <= most_parts; ++parts) {
+    std::int64_t tiles = 0;
+    std::int64_t longest = 0;
+    for (const SharedKeys& prefix : prefixes) {
+      const std::int64_t rows = std::int64_t{prefix.num_tokens} * form.group;
+      if (prefix.num_keys == 0) continue;
+      tiles += ceil_div(rows, form.tile_rows) * form.num_kv_heads * parts;
+      const auto most_rows = static_cast<int>(std::min<std::int64_t>(rows, form.tile_rows));
+      longest = std::max(longest, tile_cost(most_rows, ceil_div(prefix.num_keys, parts), form).ns);
+    }
+    const std::int64_t ns = ceil_div(tiles, num_ctas) * longest + parts * part_ns;
+    if (parts > 1 && ns >= least_ns) continue;
+    best = parts;
+    least_ns = ns;
+  }
+  return best;
 }
 
 int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSequence> own,
@@ -179,13 +213,19 @@ int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSeque
     longest = std::max(longest, add(prefix.num_tokens, prefix.num_keys));
     most_keys = std::max<std::int64_t>(most_keys, prefix.num_keys);
   }
+  const bool all_beside = std::ranges::all_of(own, [&](const TileSequence& sequence) {
+    return std::int64_t{sequence.num_tokens} * form.group <= form.beside_rows;
+  });
+  const auto most_parts = static_cast<int>(
+      std::clamp<std::int64_t>(most_keys / kLeastPartKeys, 1, kMostParts));
+  if (form.beside_rows > 0 && all_beside) {
+    return parts_beside(prefixes, form, num_ctas, most_parts);
+  }
   for (const TileSequence& sequence : own) {
     add(sequence.num_tokens, std::max(sequence.key_end - sequence.key_begin, 0));
   }
   const std::int64_t share = std::max<std::int64_t>(total / num_ctas / 2, 1);
-  const std::int64_t most = std::max<std::int64_t>(most_keys / kLeastPartKeys, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(ceil_div(longest, share), 1,
-                                                   std::min<std::int64_t>(most, kMostParts)));
+  return static_cast<int>(std::clamp<std::int64_t>(ceil_div(longest, share), 1, most_parts));
 }
 
 std::vector<TileSequence> cascade_sequences(std::span<const SharedKeys> prefixes,

@@ -34,11 +34,14 @@ struct TileForm {
   int num_kv_heads = 1;
   int columns = 256;  // D + Dv
   bool causal = true;
+  int beside_rows = 0;  // tiles of at most so many rows are done beside the others; 0: none are
 };
 
 struct TileDeal {
-  std::vector<attn::AttendTile> tiles;  // in the order in which they should start
-  std::vector<int> bundles{0};          // where each bundle of tiles begins, and their number
+  std::vector<attn::AttendTile> tiles;  // in the order in which they should start; behind them
+                                        // those beside, in theirs
+  std::vector<int> bundles{0};  // where each bundle of tiles begins, and their number
+  int num_beside = 0;           // tiles beside
   std::int64_t longest_ns = 0;          // estimated: of the CTA that ends last
   std::int64_t total_ns = 0;            // of all tiles, one after another
 };

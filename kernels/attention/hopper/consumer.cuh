@@ -8,15 +8,14 @@
 // P is packed only then because the product under way reads the registers of the last P.
 #pragma once
 
-#include "kernels/attention/hopper/few_rows.cuh"
+#include "kernels/attention/hopper/consumer_products.cuh"
 
 namespace attn {
 
 template <class Config>
-struct HopperConsumer : HopperFewRows<Config> {
+struct HopperConsumer : HopperProducts<Config> {
   using Place = HopperPlace<Config>;
   using Products = HopperProducts<Config>;
-  using FewRows = HopperFewRows<Config>;
   using Shape = HopperShape<Config>;
   using Place::consumer;
   using Place::copy_query;
@@ -427,12 +426,6 @@ struct HopperConsumer : HopperFewRows<Config> {
   }
 
   __device__ __forceinline__ void work(const HopperItem& item) {
-    if constexpr (FewRows::kTakesFew) {
-      if (item.tile.num_rows <= kFewRows) {
-        this->attend_few(item);
-        return;
-      }
-    }
     if constexpr (has_tile_list<Config>()) take_slot(item);
     const Plan plan = plan_of(item);
     // What is skipped first may be settled, which asks the rows, and in a list how many there are.

@@ -10,10 +10,12 @@
 namespace attn {
 
 /// Numbers of barriers: from kTurnBarrier on one for each warpgroup's turn at the tensor cores,
-/// from kOwnBarrier on one among each warpgroup's warps, and one of all consumers.
+/// from kOwnBarrier on one among each warpgroup's warps, one of all consumers, and one of the warps
+/// beside them.
 constexpr int kTurnBarrier = 1;
 constexpr int kOwnBarrier = 4;
 constexpr int kConsumerBarrier = 7;
+constexpr int kBesideBarrier = 8;
 
 template <class Config>
 struct HopperPlace {

@@ -23,6 +23,8 @@ struct HopperTile {
                  // ones of which their rows are filled up; 0: the longest span that they consist of
   int int8_values = 0;  // of int8 scores, whose keys have scales: bytes of a value in memory, 1 or
                         // 2; its products take 2. 0: other scores
+  int beside = 0;  // of a list whose tiles of few rows are done by warps beside the consumers
+                   // (beside.cuh): stages of each of these; 0: there are none
 };
 
 ATTN_FN constexpr int value_operand_bytes(const HopperTile& tile) {
@@ -130,9 +132,15 @@ ATTN_FN constexpr int code_row(int column) {
   return column / 16 * 16 + column % 2 * 8 + column % 16 / 2;
 }
 
+/// Of the warps beside the consumers (beside.cuh): how many there are, rows of a tile at most, and
+/// keys of a stage.
+constexpr int kBesideWarps = 4;
+constexpr int kBesideRows = 8;
+constexpr int kBesideKeys = 16;
+
 /// Rows of a box of keys: those of a tile, or of pages the most that divide tile and page.
 ATTN_FN constexpr int box_rows(const HopperTile& tile) {
-  int a = tile.tile_n;
+  int a = tile.beside > 0 ? kBesideKeys : tile.tile_n;
   int b = tile.block_size == 0 ? tile.tile_n : tile.block_size;
   while (b != 0) {
     const int rest = a % b;
@@ -164,6 +172,8 @@ struct HopperLayout {
   int code_key_bytes;
   int code_value;
   int code_value_bytes;
+  int beside;        // [kBesideWarps][beside stages] keys and values of kBesideKeys
+  int beside_bytes;  // from stage to stage
   int key_scales;  // of int8 scores, f32 [tile_n] a stage of codes
   int rows;        // Row [64 * consumers]
   int tiles;       // RowTile of each consumer warp
@@ -173,6 +183,11 @@ struct HopperLayout {
   int found;       // u32 a stage of values: whether a value of it is NaN or infinite
   int queue;       // where the producer works ahead: full and empty of kQueueStages bundles of a
                    // list, then their numbers, int
+  int beside_sums;      // f32 [kBesideWarps][kBesideRows][Dv]
+  int beside_rows;      // Row [kBesideWarps][16]
+  int beside_states;    // float2 [kBesideWarps][kBesideRows]
+  int beside_barriers;  // [kBesideWarps][beside stages] full of keys and of values
+  int beside_next;      // int: the tile that is drawn
   int total;       // with what the alignment may take
 };
 
@@ -207,7 +222,10 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   layout.value = layout.key + tile.stages * layout.key_bytes;
   layout.code_key = layout.value + tile.stages * layout.value_bytes;
   layout.code_value = layout.code_key + kCodeStages * layout.code_key_bytes;
-  layout.key_scales = layout.code_value + kCodeStages * layout.code_value_bytes;
+  layout.beside = layout.code_value + kCodeStages * layout.code_value_bytes;
+  layout.beside_bytes =
+      tile.beside > 0 ? kBesideKeys * (columns + v_columns) * tile.operand_bytes : 0;
+  layout.key_scales = layout.beside + kBesideWarps * tile.beside * layout.beside_bytes;
   layout.rows = layout.key_scales + (tile.int8_values != 0 ? kCodeStages * tile.tile_n * 4 : 0);
   layout.tiles = layout.rows + tile.consumers * kConsumerRows * 16;
   layout.items = layout.tiles + tile.consumers * 4 * 32;
@@ -216,7 +234,14 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
       5 * tile.stages + 2 * layout.query_stages + (tile.stored_bytes == 1 ? 4 * kCodeStages : 0);
   layout.found = layout.barriers + barriers * 8;
   layout.queue = (layout.found + tile.stages * 4 + 7) / 8 * 8;
-  layout.total = layout.queue + (tile.ahead ? kQueueStages * 20 : 0) + kHopperAlignment;
+  layout.beside_sums = (layout.queue + (tile.ahead ? kQueueStages * 20 : 0) + 15) / 16 * 16;
+  const int has_beside = tile.beside > 0 ? 1 : 0;
+  layout.beside_rows =
+      layout.beside_sums + has_beside * kBesideWarps * kBesideRows * tile.v_head_size * 4;
+  layout.beside_states = layout.beside_rows + has_beside * kBesideWarps * 16 * 16;
+  layout.beside_barriers = layout.beside_states + has_beside * kBesideWarps * kBesideRows * 8;
+  layout.beside_next = layout.beside_barriers + kBesideWarps * tile.beside * 2 * 8;
+  layout.total = layout.beside_next + has_beside * 4 + kHopperAlignment;
   return layout;
 }
 
@@ -245,6 +270,12 @@ ATTN_FN constexpr int producer_registers(int consumers, int ctas) {
 ATTN_FN constexpr int consumer_registers(int consumers, int ctas) {
   if (consumers == 1) return ctas == 3 ? 128 : (ctas == 2 ? 216 : 240);
   return consumers == 3 ? 160 : 232;
+}
+/// With warps beside two consumers. S and P of a consumer take three quarters of a register a key.
+ATTN_FN constexpr int producer_registers_beside() { return 32; }
+ATTN_FN constexpr int consumer_registers_beside(int tile_n) { return 128 + tile_n / 16 * 8; }
+ATTN_FN constexpr int beside_registers(int tile_n) {
+  return 512 - producer_registers_beside() - 2 * consumer_registers_beside(tile_n);
 }
 
 }  // namespace attn

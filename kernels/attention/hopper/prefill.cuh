@@ -12,6 +12,7 @@
 // 759.
 #pragma once
 
+#include "kernels/attention/hopper/beside.cuh"
 #include "kernels/attention/hopper/checker.cuh"
 #include "kernels/attention/hopper/codes.cuh"
 #include "kernels/attention/hopper/consumer.cuh"
@@ -29,10 +30,12 @@ template <class Config>
 __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shape,
                                                  const TensorMap& keys, const TensorMap& values,
                                                  const TensorMap& queries) {
+  constexpr bool kHasBeside = HopperShape<Config>::kBeside > 0;
   const int thread = static_cast<int>(threadIdx.x);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, thread / kWarpgroupThreads, 0);
   if (warpgroup == 0) {
-    give_registers<producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
+    give_registers<kHasBeside ? producer_registers_beside()
+                              : producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
     if (warp == 0) {
       HopperProducer<Config, true>{shape, keys, thread % 32}.run();
@@ -56,11 +59,23 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
         if (warp == 2) HopperDispatcher<Config>{shape, queries, thread % 32}.run();
       }
     }
+  } else if (kHasBeside && warpgroup > Config::kConsumers) {
+    if constexpr (kHasBeside) {
+      constexpr int kRegisters = beside_registers(Config::kTileN);
+      if constexpr (kRegisters <= 128) {
+        give_registers<kRegisters>();
+      } else {
+        take_registers<kRegisters>();
+      }
+      HopperBeside<Config>{shape, keys, values, thread % kWarpgroupThreads}.run();
+    }
   } else {
-    take_registers<consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
+    take_registers<kHasBeside
+                       ? consumer_registers_beside(Config::kTileN)
+                       : consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     // Why said for one: what is known when it is compiled names barriers one by one.
     const int consumer = Config::kConsumers == 1 ? 0 : warpgroup - 1;
-    HopperConsumer<Config>{{{{shape, consumer, thread % kWarpgroupThreads}}}}.run();
+    HopperConsumer<Config>{{{shape, consumer, thread % kWarpgroupThreads}}}.run();
   }
 }
 

@@ -186,6 +186,8 @@ struct HopperProducer {
     const TileListParams& list = *shape.list;
     Ring<kQueueStages> queue{0, 1};
     int bundle = static_cast<int>(blockIdx.x);
+    // A CTA may be there for what is done beside.
+    if (bundle >= list.num_bundles) bundle = Shape::kNoBundle;
     if (lane == 0) announce(queue, bundle);
     while (bundle != Shape::kNoBundle) {
       const int end = list.bundles[bundle + 1];

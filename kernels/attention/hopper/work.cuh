@@ -55,6 +55,16 @@ ATTN_FN constexpr bool has_parts() {
   }
 }
 
+/// Stages of the warps beside the consumers (HopperTile::beside).
+template <class Config>
+ATTN_FN constexpr int beside_stages() {
+  if constexpr (has_tile_list<Config>()) {
+    return Config::kBeside;
+  } else {
+    return 0;
+  }
+}
+
 /// Bounds of rows [first, first + count) of a tile of which some exist; whole warps.
 template <class Config>
 __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, const RowTile& tile,
@@ -105,7 +115,7 @@ struct HopperShape {
   static constexpr HopperTile kTile{
       Config::kHeadSize,  Config::kVHeadSize, Config::kTileN, Config::kStages,
       Config::kConsumers, Config::kBlockSize, Config::kAhead, kBytes,
-      kStoredBytes,       Config::kLine,      kInt8Values};
+      kStoredBytes,       Config::kLine,      kInt8Values,    beside_stages<Config>()};
   static constexpr bool kTransposes = transposes_values(kTile);
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
@@ -128,7 +138,9 @@ struct HopperShape {
   static constexpr OperandLayout kOutputLayout = chunked_layout(kVColumns, kConsumerRows);
   static constexpr int kTileM = Config::kConsumers * kConsumerRows;
   static constexpr int kConsumerThreads = Config::kConsumers * kWarpgroupThreads;
-  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
+  static constexpr int kBeside = kTile.beside;
+  static constexpr int kThreads =
+      kConsumerThreads + kWarpgroupThreads + (kBeside > 0 ? kBesideWarps * 32 : 0);
   static constexpr int kCtas = hopper_ctas(kTile);
   static constexpr int kBoxes = Config::kTileN / box_rows(kTile);
   /// What the last tile of keys of an item ends on a multiple of.
@@ -146,6 +158,8 @@ struct HopperShape {
   /// waited for one tile after the other. Behind the rows are those of other requests, or zeros;
   /// what becomes of them is not stored.
   static constexpr bool kCountsTokens = Config::kAhead && has_parts<Config>();
+  static constexpr int kBesideKeyBytes = kBesideKeys * kColumns * kBytes;
+  static constexpr int kBesideValueBytes = kBesideKeys * kVColumns * kBytes;
   static constexpr int kQueryStages = kLayout.query_stages;
   static constexpr int kQueryBytes = kConsumerRows * kColumns * kBytes;  // of a box
   static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
@@ -223,6 +237,10 @@ struct HopperShape {
     return barrier(5, 0) + (2 * kQueryStages + index * kCodeStages + stage) * 8;
   }
 
+  /// Of stage `stage` of a warp beside the consumers: its keys (0) or values (1) are there.
+  __device__ __forceinline__ u32 beside_barrier(int warp, int stage, int side) const {
+    return base + kLayout.beside_barriers + ((warp * kBeside + stage) * 2 + side) * 8;
+  }
   __device__ __forceinline__ u32 queue_full(int stage) const {
     return base + kLayout.queue + stage * 8;
   }
@@ -261,6 +279,10 @@ struct HopperShape {
         init_barrier(queue_full(stage), 1);
         init_barrier(queue_empty(stage), kFollowers);
       }
+    }
+    for (int i = 0; i < kBesideWarps * kBeside; ++i) {
+      init_barrier(beside_barrier(0, i, 0), 1);
+      init_barrier(beside_barrier(0, i, 1), 1);
     }
     publish_barriers();
     publish_shared_writes();
@@ -312,7 +334,8 @@ struct HopperShape {
     }
   }
 
-  /// A tile of the list, the `nth` of this CTA; whole warps.
+  /// A tile of the list, the `nth` of this CTA, by runs of kKeys keys; whole warps.
+  template <int kKeys = Config::kTileN>
   __device__ HopperItem listed_item(int index, int nth) const {
     const AttendTile from = list->tiles[index];  // two loads
     HopperItem item;
@@ -322,7 +345,7 @@ struct HopperShape {
     item.part = from.part;
     item.turn = static_cast<unsigned short>(nth % Config::kConsumers);
     item.bounds = cut_to(bounds_of<Config>(params, item.tile, 0, kTileM), from.key_begin);
-    item.keys = key_tiles_from(item.bounds.hull, Config::kTileN, from.key_begin);
+    item.keys = key_tiles_from(item.bounds.hull, kKeys, from.key_begin);
     return item;
   }
 

@@ -75,7 +75,8 @@ bool takes_tiles(const Problem& problem) {
 }
 
 TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& params, bool cascade,
-                          int num_sms, DeviceBuffers& memory) {
+                          const Ops& ops, DeviceBuffers& memory) {
+  const int num_sms = ops.num_sms();
   TileForm form;
   form.group = params.num_heads / params.num_kv_heads;
   form.num_kv_heads = params.num_kv_heads;
@@ -86,6 +87,11 @@ TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& para
       cascade ? prefixes_of(problem) : std::vector<SharedKeys>{};
   form.tile_rows = tile_rows_for(params.head_size, params.v_head_size,
                                  most_rows(sequences, prefixes, form.group));
+  form.beside_rows = ops.rows_beside(params);
+  const bool has_beside = std::ranges::any_of(sequences, [&](const TileSequence& s) {
+    return std::int64_t{s.num_tokens} * form.group <= form.beside_rows;
+  });
+  if (has_beside) form.tile_rows = 128;
   int parts = 0;
   if (cascade) {
     parts = prefix_parts(prefixes, sequences, form, num_sms);
@@ -97,10 +103,11 @@ TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& para
   attn::TileListParams& list = steps.list;
   list.tiles = memory.upload(deal.tiles, "tiles");
   list.bundles = memory.upload(deal.bundles, "bundles of tiles");
-  const std::vector<std::int32_t> none{0};
+  const std::vector<std::int32_t> none{0, 0};
   list.drawn = memory.starting_at(memory.upload(none, "bundles drawn")).as<int>();
   list.num_tiles = checked_int32(std::ssize(deal.tiles), "tiles");
   list.num_bundles = checked_int32(std::ssize(deal.bundles) - 1, "bundles");
+  list.num_beside = deal.num_beside;
   list.num_ctas = num_sms;
   list.tile_rows = form.tile_rows;
   list.parts.num_splits = parts + 1;

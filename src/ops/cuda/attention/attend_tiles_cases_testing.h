@@ -21,6 +21,7 @@ struct TileCase {
   int num_ctas = 5;
   std::vector<SharedCase> shared{};
   int parts = 0;  // of each prefix; 0: nothing is shared
+  int beside_rows = 0;  // TileForm
 };
 
 inline int starts_of(const AttendCase& c, std::size_t request) {
@@ -78,6 +79,7 @@ class TilesOps final : public ForwardingOps {
     form.num_kv_heads = params.num_kv_heads;
     form.columns = params.head_size + params.v_head_size;
     form.causal = params.score.window_right >= 0;
+    form.beside_rows = case_.beside_rows;
     std::vector<TileSequence> sequences = own_sequences(case_);
     if (case_.parts > 0) {
       sequences = cascade_sequences(shared_keys(case_), std::move(sequences), case_.parts,
@@ -87,9 +89,10 @@ class TilesOps final : public ForwardingOps {
     attn::TileListParams list{};
     list.tiles = memory.upload(deal.tiles);
     list.bundles = memory.upload(deal.bundles);
-    list.drawn = static_cast<int*>(memory.upload(std::vector<int>{0}));
+    list.drawn = static_cast<int*>(memory.upload(std::vector<int>{0, 0}));
     list.num_tiles = static_cast<int>(deal.tiles.size());
     list.num_bundles = static_cast<int>(deal.bundles.size()) - 1;
+    list.num_beside = deal.num_beside;
     list.num_ctas = case_.num_ctas;
     list.tile_rows = case_.tile_rows;
     list.parts.num_splits = case_.parts + 1;
@@ -120,7 +123,18 @@ inline std::vector<TileCase> tile_cases() {
   };
   cases.push_back({.attend = batch("decodes and prefills")});
   cases.push_back({.attend = batch("decodes and prefills, 128 rows"), .tile_rows = 128});
-  AttendCase c = batch("both ways, groups of seven");
+  AttendCase c = batch("decodes beside prefills");
+  c.query_lens = {1, 130, 2, 1, 40, 3};
+  c.context_lens = {2300, 173, 0, 17, -9, 333};
+  c.group = 4;
+  cases.push_back({.attend = c, .tile_rows = 128, .beside_rows = 8});
+  c = batch("decodes beside prefills, d64 f16 window and sinks", 64, 64);
+  c.query = c.cache = c.output = Dtype::kF16;
+  c.window_left = 70;
+  c.has_sinks = true;
+  c.block_size = 32;
+  cases.push_back({.attend = c, .tile_rows = 128, .num_ctas = 132, .beside_rows = 8});
+  c = batch("both ways, groups of seven");
   c.window_right = -1;
   c.group = 7;
   cases.push_back({.attend = c});
@@ -151,6 +165,13 @@ inline std::vector<TileCase> tile_cases() {
                    .tile_rows = 128,
                    .shared = {{4, 336}, {2, 32}, {1, 0}},
                    .parts = 3});
+  c = cascade("own keys beside prefixes");
+  cases.push_back({.attend = c,
+                   .tile_rows = 128,
+                   .num_ctas = 3,
+                   .shared = {{4, 336}, {2, 32}, {1, 0}},
+                   .parts = 3,
+                   .beside_rows = 8});
   c = cascade("a prefix under sinks");
   c.has_sinks = true;
   c.has_large_queries = false;

@@ -3,6 +3,7 @@
 #include "ops/cuda/attention/candidates.h"
 
 #include "core/error.h"
+#include "ops/cuda/attention/hopper_tiles.h"
 #include "ops/tile_deal.h"
 
 namespace attnbench::cuda {
@@ -76,6 +77,10 @@ TileUse tile_use(const Target& target, const attn::AttendParams& params, std::st
     if (!kHopperTilesCandidate.misfit(target, call).empty()) return TileUse::kNever;
   }
   return TileUse::kWhereItPays;
+}
+
+int rows_beside(const attn::AttendParams& params, std::string_view forced) {
+  return hopper_rows_beside(params, forced_options(forced, kHopperTilesCandidate.name));
 }
 
 std::string forced_options_misfit(std::string_view forced) {

@@ -21,7 +21,7 @@ struct Tiles : Ragged128 {
   static constexpr bool kLeft = false;
   static constexpr bool kTileList = true;
   static constexpr bool kParts = false;
-  static constexpr bool kFew = true;
+  static constexpr int kBeside = 0;
 };
 
 /// attend_tiles() by emulated CTAs, everything else by the CPU.
@@ -37,7 +37,8 @@ class EmulatedTiles final : public ForwardingOps {
     const AttendKernel kernel = hopper_tiles_kernel(params, list, plan);
     num_ctas += run_hopper_ctas<Config>(
         params, plan, kernel, hopper_tiles_shape(kernel, list, plan).grid_x, {}, nullptr, &list);
-    CHECK(*list.drawn == 0);  // as the next launch has to find it
+    CHECK(list.drawn[0] == 0);  // as the next launch has to find them
+    CHECK(list.drawn[1] == 0);
   }
   int num_ctas = 0;
 
@@ -125,9 +126,6 @@ struct AheadTiles : Tiles {
   static constexpr int kStages = 3;
 };
 
-struct WideTiles : EachTile {
-  static constexpr bool kFew = false;
-};
 struct CappedTiles64 : EachTile {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
@@ -142,45 +140,61 @@ struct CappedTiles64 : EachTile {
 TEST_CASE("tiles of a list on emulated threads: decodes and prefills, both ways, windows") {
   check<Tiles>(case_named("decodes and prefills"));
   check<EachTile>(case_named("decodes and prefills"), "persistent=0:stages=2");
-  check<WideTiles>(case_named("decodes and prefills"), "persistent=0:stages=2:few=0");
   check<AheadTiles>(case_named("decodes and prefills"), "persistent=1");
   check<Tiles128>(case_named("decodes and prefills, 128 rows"));
   check<FullTiles>(case_named("both ways, groups of seven"));
   check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"));
 }
 
-/// Requests of one token to three and groups of two and four: 1 to 8 rows, and 12, which are not
-/// few.
-TileCase few_rows(const std::string& name, int group) {
+struct BesideTiles : AheadTiles {
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 96;
+  static constexpr int kStages = 2;
+  static constexpr int kBeside = 2;
+  static constexpr int kSharing = 4;
+};
+/// Tiles of up to 8 rows are done beside the others. Requests of one token to three and groups of
+/// two and four have 1 to 8 rows, and 12, which are too many.
+TileCase beside(const std::string& name, int group, int num_ctas = 3) {
   TileCase c = case_named(name);
   c.attend.group = group;
   c.attend.query_lens = {1, 2, 3, 1, 4, 1};
-  c.attend.context_lens = {300, 178, 80, 0, 477, 95};
+  c.attend.context_lens = {300, 178, 80, 0, 677, 95};
+  c.tile_rows = 128;
+  c.num_ctas = num_ctas;
+  c.beside_rows = attn::kBesideRows;
   return c;
 }
-struct FewWindowTiles : EachTile {
+struct BesideWindow : BesideTiles {
   static constexpr bool kLeft = true;
 };
-struct FewTiles128 : EachTile {
-  static constexpr int kConsumers = 2;
-  static constexpr int kTileN = 128;
+struct BesideCapped64 : BesideTiles {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr attn::Element kQuery = attn::Element::kF16;
+  static constexpr attn::Element kKeyValue = attn::Element::kF16;
+  static constexpr attn::Element kOutput = attn::Element::kF16;
+  static constexpr bool kSoftCap = true;
+  static constexpr bool kScaleFirst = true;
+};
+struct BesideThree : BesideTiles {
+  static constexpr int kBeside = 3;
+  static constexpr int kTileN = 64;
 };
 
-TEST_CASE("tiles of few rows of a list on emulated threads: tokens, windows, sinks, soft caps") {
-  const std::string alone = "persistent=0:stages=2";
-  check<EachTile>(few_rows("decodes and prefills", 4), alone);
-  check<FewTiles128>(few_rows("decodes and prefills, 128 rows", 2), alone);
-  check<FewWindowTiles>(few_rows("window and sinks, more CTAs than tiles", 4), alone);
-  check<CappedTiles64>(few_rows("d64 f16 soft cap", 2), alone + ":tile_n=96");
+TEST_CASE("tiles beside others on emulated threads: tokens, windows, sinks, soft caps") {
+  check<BesideTiles>(beside("decodes and prefills", 4));
+  check<BesideTiles>(beside("decodes and prefills", 2, 1));   // none but tiles beside, by one CTA
+  check<BesideTiles>(beside("decodes and prefills", 2, 40));  // more CTAs than tiles
+  check<BesideThree>(beside("decodes and prefills", 4), "beside=3:tile_n=64");
+  check<BesideWindow>(beside("window and sinks, more CTAs than tiles", 4));
+  check<BesideCapped64>(beside("d64 f16 soft cap", 2));
 }
 
 struct PartTiles : Tiles128 {
   static constexpr int kTileN = 64;
   static constexpr int kStages = 4;
   static constexpr bool kParts = true;
-};
-struct WideParts : PartTiles {
-  static constexpr bool kFew = false;
 };
 struct PartTiles192 : Tiles {
   static constexpr bool kParts = true;
@@ -193,7 +207,6 @@ struct AheadParts : PartTiles {
 
 TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, under sinks") {
   check<PartTiles>(case_named("two prefixes, one request of its own"), "persistent=0");
-  check<WideParts>(case_named("two prefixes, one request of its own"), "persistent=0:few=0");
   check<AheadParts>(case_named("two prefixes, one request of its own"));
   // Tiles of 64 rows exactly, whose queries come in one box.
   TileCase full = case_named("two prefixes, one request of its own");
@@ -201,6 +214,27 @@ TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, un
   full.attend.query_lens = {1, 1, 1, 1, 1, 2, 1};
   check<AheadParts>(full);
   check<PartTiles192>(case_named("a prefix under sinks"), "persistent=0");
+}
+
+struct BesideParts : BesideTiles {
+  static constexpr bool kParts = true;
+};
+struct BesidePartsAlone : BesideParts {
+  static constexpr int kSharing = 1;
+};
+
+TEST_CASE("requests' own keys beside prefixes on emulated threads, by four warps and by one") {
+  TileCase prefixes = case_named("two prefixes, one request of its own");
+  TileCase sinks = case_named("a prefix under sinks");
+  for (TileCase* c : {&prefixes, &sinks}) {
+    c->tile_rows = 128;
+    c->beside_rows = attn::kBesideRows;
+    for (const int num_ctas : {1, 3, 40}) {
+      c->num_ctas = num_ctas;
+      check<BesideParts>(*c, "sharing=4");
+      check<BesidePartsAlone>(*c, "sharing=1");
+    }
+  }
 }
 
 }  // namespace attnbench::cuda

@@ -239,19 +239,6 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
   return first_tile(kHopperTiles, params, scales_first);
 }
 
-/// Why the producer cannot bring queries; empty where it can.
-std::string ahead_misfit(const attn::AttendParams& params) {
-  if (key_bytes(params) == 1) return "codes, which take all warps that could work ahead";
-  const int group = params.num_heads / params.num_kv_heads;
-  if (attn::kConsumerRows % group != 0) {
-    return fmt::format("groups of {} heads, which do not divide 64 rows", group);
-  }
-  if (params.head_size % 16 != 0) {
-    return fmt::format("head size {} is not a multiple of 16", params.head_size);
-  }
-  return "";
-}
-
 /// Why outputs cannot be stored late; empty where they can.
 std::string late_output_misfit(const attn::AttendParams& params, const HopperPlan& plan) {
   if (!plan.tile.ahead) return "late_output=1: only with ahead=1";
@@ -266,7 +253,7 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
   return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
-         ahead_misfit(params).empty();
+         hopper_ahead_misfit(params).empty();
 }
 
 /// Of level 1, whose values are converted. One NVIDIA H200, 2026-11-28, D128: two requests of 8,192
@@ -349,7 +336,8 @@ constexpr std::array kHopperOptions = {
     HopperOption{"keep_columns", 0, 1, 1,
                  [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
     HopperOption{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
-    HopperOption{"few", 0, 1, 1, [](HopperPlan& plan, int n) { plan.few = n != 0; }},
+    HopperOption{"beside", 0, 4, 1, [](HopperPlan& plan, int n) { plan.tile.beside = n; }},
+    HopperOption{"sharing", 1, 4, 1, [](HopperPlan& plan, int n) { plan.sharing = n; }},
     HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
@@ -430,6 +418,18 @@ std::string sums_text(const attn::AttendParams& params, const HopperPlan& plan) 
 
 std::string hopper_options_misfit(std::string_view options) {
   return apply_hopper_options(options, nullptr);
+}
+
+std::string hopper_ahead_misfit(const attn::AttendParams& params) {
+  if (key_bytes(params) == 1) return "codes, which take all warps that could work ahead";
+  const int group = params.num_heads / params.num_kv_heads;
+  if (attn::kConsumerRows % group != 0) {
+    return fmt::format("groups of {} heads, which do not divide 64 rows", group);
+  }
+  if (params.head_size % 16 != 0) {
+    return fmt::format("head size {} is not a multiple of 16", params.head_size);
+  }
+  return "";
 }
 
 int multiplied_columns(const attn::AttendParams& params) {
@@ -514,7 +514,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   plan.add_floats = plan.add_floats && has_int8_scores(params);
   plan.keep_columns = plan.keep_columns && key_bytes(params) == 1;
-  if (reason.empty() && plan.tile.ahead) reason = ahead_misfit(params);
+  if (reason.empty() && plan.tile.ahead) reason = hopper_ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
   if (!reason.empty()) fail(ErrorKind::kUnsupported, "kernel hopper_prefill: {}", reason);

@@ -316,7 +316,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
   kernel.tile_rows = plan.tile_rows();
-  kernel.threads = (plan.tile.consumers + 1) * 128;
+  kernel.threads = (plan.tile.consumers + (plan.tile.beside > 0 ? 2 : 1)) * 128;
   kernel.shared_bytes = attn::hopper_layout(plan.tile).total;
   return kernel;
 }

@@ -12,6 +12,9 @@ namespace {
 constexpr int kLeastStages = 2;
 constexpr int kMostStages = 4;
 
+constexpr int kBesideStages = 2;
+constexpr int kBesideTileN = 96;
+
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
 int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first,
                bool has_parts) {
@@ -38,6 +41,16 @@ int stages_for(const Target& target, attn::HopperTile tile) {
 
 bool has_option(std::string_view options, std::string_view name) {
   return fmt::format(":{}", options).find(fmt::format(":{}=", name)) != std::string::npos;
+}
+
+/// Why no warps beside the consumers can do tiles of few rows; empty where they can.
+std::string beside_misfit(const attn::AttendParams& params) {
+  const auto is_whole = [](int columns) { return columns % 64 == 0 && columns <= 128; };
+  if (!is_whole(params.head_size) || !is_whole(params.v_head_size)) {
+    return fmt::format("head sizes {} and {}: beside the consumers there is room for 64 and 128",
+                       params.head_size, params.v_head_size);
+  }
+  return hopper_ahead_misfit(params);
 }
 
 std::string tiles_call_misfit(const Target& target, const AttendCall& call) {
@@ -76,6 +89,28 @@ TensorMap hopper_listed_query_map(const attn::AttendParams& params,
   return hopper_query_map(params, list.parts.num_tokens);
 }
 
+int hopper_rows_beside(const attn::AttendParams& params, std::string_view options) {
+  if (!beside_misfit(params).empty()) return 0;
+  if (has_option(options, "beside") && hopper_plan(params, options).tile.beside == 0) return 0;
+  return attn::kBesideRows;
+}
+
+/// With tiles beside: two consumers, which leave registers and shared memory to others.
+static void plan_beside(const attn::TileListParams& list, std::string_view options,
+                        HopperPlan& plan) {
+  plan.tile.ahead = plan.persistent = true;
+  plan.slopes = 0;
+  if (!has_option(options, "beside")) plan.tile.beside = kBesideStages;
+  if (!has_option(options, "tile_n")) plan.tile.tile_n = kBesideTileN;
+  if (!has_option(options, "stages")) plan.tile.stages = kLeastStages;
+  // Where there are more tiles than warps, each warp for itself: nobody then waits for others, nor
+  // for what they put together.
+  if (!has_option(options, "sharing")) {
+    const bool is_many = list.num_beside > list.num_ctas * attn::kBesideWarps;
+    plan.sharing = list.parts.num_splits > 1 && is_many ? 1 : attn::kBesideWarps;
+  }
+}
+
 HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
                              const attn::TileListParams& list, std::string_view options) {
   HopperPlan plan = hopper_plan(params, options);
@@ -101,13 +136,26 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
                                   list.parts.num_splits > 1);
   }
   if (!has_option(options, "stages")) plan.tile.stages = stages_for(target, plan.tile);
+  if (list.num_beside > 0) {
+    plan_beside(list, options, plan);
+    choose_transform(params, plan);
+  } else {
+    plan.tile.beside = 0;
+  }
   plan.ping_pong = false;
   plan.late_output = false;
   plan.tile.line = 0;  // of ragged keys
   plan.fixed_base = false;
-  plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}", list.num_tiles,
-                            list.tile_rows, plan.tile.tile_n, plan.tile.stages,
+  plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}",
+                            list.num_tiles - list.num_beside, list.tile_rows, plan.tile.tile_n,
+                            plan.tile.stages,
                             plan.stays() ? "drawn by CTAs, queries ahead" : "a CTA each");
+  if (list.num_beside > 0) {
+    plan.reason += fmt::format(
+        "; beside them {} tiles of at most {} rows, {} stages of 16 keys, a tile {}",
+        list.num_beside, attn::kBesideRows, plan.tile.beside,
+        plan.sharing > 1 ? "by four warps" : "a warp");
+  }
   return plan;
 }
 
@@ -129,6 +177,12 @@ std::string hopper_tiles_misfit(const Target& target, const attn::AttendParams& 
     return fmt::format("192 rows of head sizes {} and {}: the registers of three consumers",
                        params.head_size, params.v_head_size);
   }
+  if (list.num_beside > 0) {
+    if (list.tile_rows != 2 * attn::kConsumerRows) {
+      return fmt::format("tiles of {} rows, and others beside them: it takes 128", list.tile_rows);
+    }
+    if (std::string reason = beside_misfit(params); !reason.empty()) return reason;
+  }
   const HopperPlan plan = hopper_tiles_plan(target, params, list);
   const int bytes = attn::hopper_layout(plan.tile).total;
   return bytes <= target.max_shared_bytes
@@ -145,19 +199,29 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
   kernel.spec.function = "attn::hopper_tiles";
   kernel.spec.constants.emplace_back("bool kTileList", "true");
   kernel.spec.constants.emplace_back("bool kParts", spec_flag(has_parts));
-  kernel.spec.constants.emplace_back("bool kFew", spec_flag(plan.few));
+  kernel.spec.constants.emplace_back("int kBeside", std::to_string(plan.tile.beside));
+  if (plan.tile.beside > 0) {
+    kernel.spec.constants.emplace_back("int kSharing", std::to_string(plan.sharing));
+  }
   // Three consumers hold O, S and P to the last register: up to 40 bytes more were seen.
   if (!plan.stays()) kernel.spec.allowed_spill_bytes += 40;
   kernel.spec.name =
       fmt::format("hopper_tiles{} {}x{}{}{}", problem_name(params), plan.tile_rows(),
-                  plan.tile.tile_n, has_parts ? " parts" : "", plan.stays() ? "" : " a CTA each");
+                  plan.tile.tile_n, has_parts ? " parts" : "",
+                  plan.stays() ? "" : " a CTA each");
+  if (plan.tile.beside > 0) {
+    kernel.spec.name += fmt::format(", beside by {}x{}", plan.sharing, plan.tile.beside);
+  }
   return kernel;
 }
 
 LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
                                const HopperPlan& plan) {
   LaunchShape shape;
-  shape.grid_x = plan.stays() ? std::min(list.num_ctas, list.num_bundles) : list.num_tiles;
+  const int beside_of_cta = attn::kBesideWarps / plan.sharing;
+  const int useful =
+      std::max(list.num_bundles, (list.num_beside + beside_of_cta - 1) / beside_of_cta);
+  shape.grid_x = plan.stays() ? std::min(list.num_ctas, useful) : list.num_tiles;
   shape.threads = kernel.threads;
   shape.shared_bytes = kernel.shared_bytes;
   return shape;

@@ -14,11 +14,15 @@
 
 namespace attnbench::cuda {
 
+/// The most rows of a tile that four warps do beside the consumers (kernels/attention/hopper/
+/// beside.cuh), where a list of these parameters may have such tiles; 0: none. `options` as below.
+int hopper_rows_beside(const attn::AttendParams& params, std::string_view options = {});
+
 /// The plan for a list that fits. Options of a forced kernel, "hopper_tiles:tile_n=64:stages=3",
 /// are those of hopper_prefill; consumers, reverse and group are the list's, ping_pong has no
 /// meaning here: these change nothing. persistent and ahead are the same here; where both are
-/// given, ahead counts. few (0, 1) is of lists alone. Errors: E-UNSUPPORTED for an option that
-/// cannot be.
+/// given, ahead counts. beside and sharing are of lists alone. Errors: E-UNSUPPORTED for an
+/// option that cannot be.
 HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
                              const attn::TileListParams& list, std::string_view options = {});
 
