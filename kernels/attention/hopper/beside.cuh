@@ -83,6 +83,10 @@ struct HopperBeside {
     SoftmaxState<1> state;
     float o[1][kColumnBlocks][4];
   };
+  /// Blocks that a step computes, where the tile has so many. Why two: of one alone nearly every
+  /// instruction waits for the one before it.
+  static constexpr int kMostBlocks = kStages >= 2 ? 2 : 1;
+
   /// What this warp brings next: blocks n, n - kSharing, ... down to `first` of a tile. Each lane
   /// holds the page table's entry of one of 32 blocks.
   struct Source {
@@ -94,6 +98,13 @@ struct HopperBeside {
     int entries = 0;
     int used = 0;  // of the entries
     __device__ __forceinline__ bool has_block() const { return n >= first; }
+  };
+  /// A block to bring.
+  struct Place {
+    bool is_there;
+    int kv_head;
+    int slot;
+    int page;
   };
 
   const Shape& shape;
@@ -156,13 +167,14 @@ struct HopperBeside {
   __device__ __forceinline__ bool is_drawer() const {
     return kSharing == 1 ? lane() == 0 : thread == 0;
   }
-  /// Number of a tile in the list, or kNone; by one thread. As in draw_bundle() every unit that has
-  /// a first tile draws until there is none left, so the last draw is that of number num_beside.
+  /// Number of a tile in the list, or kNone; by one thread. Every unit has its first two tiles
+  /// without a draw, and one that has a second draws until there is none left: so the last draw is
+  /// that of this number.
   __device__ __forceinline__ int draw() const {
     const TileListParams& list = *shape.list;
     const int drawn = draw_number(list.drawn + 1);
-    if (drawn + 1 == list.num_beside) list.drawn[1] = 0;
-    return tile_of(drawn + units());
+    if (drawn + 1 == list.num_beside - units()) list.drawn[1] = 0;
+    return tile_of(drawn + 2 * units());
   }
   __device__ __forceinline__ int tile_of(int nth) const {
     const TileListParams& list = *shape.list;
@@ -200,28 +212,29 @@ struct HopperBeside {
     source.used = 0;
   }
   template <bool kIsKey>
-  __device__ __forceinline__ void bring(int stage, int entry) const {
-    if (lane() != 0) return;
+  __device__ __forceinline__ void bring(int stage, const Place& from) const {
+    if (!from.is_there || lane() != 0) return;
     const KvParams& kv = shape.params.kv;
     const i64 head_stride = kIsKey ? kv.head_stride_key : kv.head_stride_value;
-    const int chunk = source.kv_head * static_cast<int>(head_stride / (kLine / 2));
-    const int slot = (source.origin + source.n * kBesideKeys) % Config::kBlockSize;
+    const int chunk = from.kv_head * static_cast<int>(head_stride / (kLine / 2));
     const u32 full = kIsKey ? key_full(stage) : value_full(stage);
     arrive_expecting(full, kIsKey ? Shape::kBesideKeyBytes : Shape::kBesideValueBytes);
     load_box<5>(kIsKey ? key(stage) : value(stage), kIsKey ? key_map : value_map,
-                {{0, 0, chunk, slot / 8, entry}}, full, kEvictFirst);
+                {{0, 0, chunk, from.slot / 8, from.page}}, full, kEvictFirst);
   }
-  __device__ __forceinline__ int entry() const {
-    return __shfl_sync(0xFFFFFFFFu, source.entries, source.used);
-  }
-  /// The block behind the one that was brought; where the tile has no other, one of `next`.
-  __device__ __forceinline__ void pass_block(int next) {
+  /// The next block to bring; where the tile has no other, one of `next`.
+  __device__ __forceinline__ Place take_block(int next) {
+    if (!source.has_block()) return {false, 0, 0, 0};
+    const Place place{true, source.kv_head,
+                      (source.origin + source.n * kBesideKeys) % Config::kBlockSize,
+                      __shfl_sync(0xFFFFFFFFu, source.entries, source.used)};
     source.n -= kSharing;
     if (!source.has_block()) {
       open_next(next);
     } else if (++source.used == 32) {
       load_entries();
     }
+    return place;
   }
   __device__ __forceinline__ void open_next(int next) {
     if (source.has_block() || is_ahead || next == kNone) return;
@@ -234,11 +247,10 @@ struct HopperBeside {
 #pragma unroll 1
     while (brought < kStages && source.has_block()) {
       const int stage = (ring.stage + brought) % kStages;
-      const int page = entry();
-      bring<true>(stage, page);
-      bring<false>(stage, page);
+      const Place place = take_block(next);
+      bring<true>(stage, place);
+      bring<false>(stage, place);
       ++brought;
-      pass_block(next);
     }
   }
 
@@ -263,22 +275,21 @@ struct HopperBeside {
     }
   }
 
-  __device__ __forceinline__ GroupedKeys<Shape::kKeyLayout.chunk_stride> keys_there() const {
+  __device__ __forceinline__ GroupedKeys<Shape::kKeyLayout.chunk_stride> keys_in(int stage) const {
     const int row = lane() % 8;
-    return {key(ring.stage) + lane() / 16 * Shape::kKeyLayout.group_stride + row * kLine +
+    return {key(stage) + lane() / 16 * Shape::kKeyLayout.group_stride + row * kLine +
             ((lane() / 8 % 2 ^ row) * 16)};
   }
-  __device__ __forceinline__ GroupedValues<Shape::kValueLayout.chunk_stride> values_there() const {
+  __device__ __forceinline__ GroupedValues<Shape::kValueLayout.chunk_stride> values_in(int stage) const {
     const int row = lane() % 8;
-    return {value(ring.stage) + lane() / 8 % 2 * Shape::kValueLayout.group_stride + row * kLine +
+    return {value(stage) + lane() / 8 % 2 * Shape::kValueLayout.group_stride + row * kLine +
             ((lane() / 16 ^ row) * 16)};
   }
 
-  /// settle_values() of the block in work.
-  __device__ __forceinline__ void settle(int first_key, Sums& sums) const {
+  /// settle_values() of the block in a stage.
+  __device__ __forceinline__ void settle(int stage, int first_key, Sums& sums) const {
     constexpr int kWords = Shape::kBesideValueBytes / 16;
-    auto* const words =
-        reinterpret_cast<uint4*>(shape.memory + (value(ring.stage) - shape.base));
+    auto* const words = reinterpret_cast<uint4*>(shape.memory + (value(stage) - shape.base));
     const auto mask = [](u32 word) { return nonfinite_mask<Config::kQuery>(word); };
     u32 found = 0;
     for (int i = lane(); i < kWords; i += 32) {
@@ -286,7 +297,7 @@ struct HopperBeside {
       found |= mask(four.x) | mask(four.y) | mask(four.z) | mask(four.w);
     }
     if (!__any_sync(0xFFFFFFFFu, found != 0)) return;
-    accumulate_nonfinite_columns<Config::kQuery>(rows(), first_key, values_there(), sums.o[0]);
+    accumulate_nonfinite_columns<Config::kQuery>(rows(), first_key, values_in(stage), sums.o[0]);
     __syncwarp();
     for (int i = lane(); i < kWords; i += 32) {
       uint4 four = words[i];
@@ -300,37 +311,61 @@ struct HopperBeside {
     __syncwarp();
   }
 
-  /// The block of 16 keys at `first_key`. A stage is brought anew as soon as its keys, and then its
-  /// values, are read.
-  __device__ __forceinline__ void step(const Query& query, int first_key, bool masked, int next,
+  /// Blocks n and, where kCount is 2, n - kSharing. A stage is brought anew as soon as its keys, and
+  /// then its values, are read. Where there is more to bring, the ring is full.
+  template <int kCount>
+  __device__ __forceinline__ void step(const Query& query, int origin, int n, bool masked, int next,
                                        Sums& sums) {
     const ScoreParams& score = shape.params.score;
     const float factor = score.softmax_scale * kLog2E;
-    // Where there is more to bring, the ring is full.
-    const bool brings = source.has_block();
-    const int page = entry();
-    await(key_full(ring.stage), ring.parity);
-    float s[1][1][4];
-    multiply_keys<Config::kQuery, kSteps>(query, keys_there(), s[0][0]);
-    __syncwarp();
-    if (brings) bring<true>(ring.stage, page);
-    if constexpr (Config::kScaleFirst) {
-      transform_scores<Config, Order>(s, rows(), first_key, {factor, score.soft_cap});
+    Ring<kStages> at = ring;
+    int stages[kCount];
+    int first_keys[kCount];
+    float s[1][kCount][4];
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      stages[b] = at.stage;
+      first_keys[b] = origin + (n - b * kSharing) * kBesideKeys;
+      await(key_full(at.stage), at.parity);
+      at.advance();
     }
-    if (masked) mask_keys<Order>(s, rows(), first_key, kNegInf);
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      multiply_keys<Config::kQuery, kSteps>(query, keys_in(stages[b]), s[0][b]);
+    }
+    __syncwarp();
+    Place coming[kCount];
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      coming[b] = take_block(next);
+      bring<true>(stages[b], coming[b]);
+    }
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      float(&block)[1][1][4] = reinterpret_cast<float(&)[1][1][4]>(s[0][b]);
+      if constexpr (Config::kScaleFirst) {
+        transform_scores<Config, Order>(block, rows(), first_keys[b], {factor, score.soft_cap});
+      }
+      if (masked) mask_keys<Order>(block, rows(), first_keys[b], kNegInf);
+    }
     fold_scores<false, Order>(s, SameFactor{Config::kScaleFirst ? 1.0f : factor}, sums.state,
                               sums.o);
-    await(value_full(ring.stage), ring.parity);
-    if (masked) settle(first_key, sums);
-    accumulate_columns<Config::kQuery>(s[0][0], values_there(), sums.o[0]);
-    __syncwarp();
-    if (brings) {
-      bring<false>(ring.stage, page);
-      pass_block(next);
-    } else {
-      --brought;
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      await(value_full(ring.stage), ring.parity);
+      ring.advance();
+      if (masked) settle(stages[b], first_keys[b], sums);
     }
-    ring.advance();
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      accumulate_columns<Config::kQuery>(s[0][b], values_in(stages[b]), sums.o[0]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < kCount; ++b) {
+      bring<false>(stages[b], coming[b]);
+      if (!coming[b].is_there) --brought;
+    }
   }
 
   __device__ __forceinline__ void publish(const RowTile& tile, const Sums& sums) const {
@@ -421,14 +456,23 @@ struct HopperBeside {
     reset_state(sums.state);
     bool draws = next != kNone && is_drawer();
     int drawn = kNone;
+    int n = blocks.end - 1 - share();
+    const auto draw_near_end = [&] {
+      if (!draws || n - blocks.first >= kLastBlocks * kSharing) return;
+      drawn = draw();
+      draws = false;
+    };
+    const auto is_masked = [&](int last) { return last < unmasked.begin || n >= unmasked.end; };
 #pragma unroll 1
-    for (int n = blocks.end - 1 - share(); n >= blocks.first; n -= kSharing) {
-      if (draws && n - blocks.first < kLastBlocks * kSharing) {
-        drawn = draw();
-        draws = false;
-      }
-      step(query, blocks.origin + n * kBesideKeys, n < unmasked.begin || n >= unmasked.end, next,
-           sums);
+    for (int last = n - (kMostBlocks - 1) * kSharing; last >= blocks.first;
+         last -= kMostBlocks * kSharing) {
+      draw_near_end();
+      step<kMostBlocks>(query, blocks.origin, n, is_masked(last), next, sums);
+      n -= kMostBlocks * kSharing;
+    }
+    if (kMostBlocks > 1 && n >= blocks.first) {
+      draw_near_end();
+      step<1>(query, blocks.origin, n, is_masked(n), next, sums);
     }
     if (draws) drawn = draw();
     publish(tile, sums);
@@ -447,13 +491,8 @@ struct HopperBeside {
   __device__ void run() {
     int tile = tile_of(unit());
     if (tile == kNone) return;
-    int next = kNone;
-    if (is_drawer()) next = draw();
-    announce(next);
+    int next = tile_of(unit() + units());
     open(tile);
-    meet();
-    next = announced(next);
-    meet();
 #pragma unroll 1
     while (tile != kNone) {
       fill(next);
