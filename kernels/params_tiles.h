@@ -9,6 +9,9 @@
 
 namespace attn {
 
+/// Rows at most of a tile of few, as those of decodes are.
+constexpr int kMostFewRows = 8;
+
 /// Query rows of one KV head against a run of keys. The rows are packed as everywhere: row r of a
 /// sequence of tokens is token first_token + r / G, query head kv_head * G + r % G. A sequence may
 /// be the tokens of one request, or of several that share the keys.
@@ -25,8 +28,8 @@ struct alignas(16) AttendTile {
   unsigned short part;  // < TileListParams::parts.num_splits
 };
 
-/// Every row of the batch is in exactly one tile of each part. The last num_beside tiles, of few
-/// rows, are done beside the others (attention/hopper/beside.cuh); of these every one is in one
+/// Every row of the batch is in exactly one tile of each part. The last num_beside tiles, of at
+/// most kMostFewRows rows, are done beside the others (attention/hopper/beside.cuh); of these every one is in one
 /// bundle. CTAs that stay for several tiles draw bundles: CTA c starts with bundle c, and those
 /// behind the first of every CTA are drawn. Tiles beside are drawn one by one.
 struct TileListParams {

@@ -26,8 +26,8 @@ class ForwardingOps : public Ops {
   TileUse tile_use(const attn::AttendParams& params) const override {
     return inner_.tile_use(params);
   }
-  int rows_beside(const attn::AttendParams& params) const override {
-    return inner_.rows_beside(params);
+  TileUse beside_use(const attn::AttendParams& params) const override {
+    return inner_.beside_use(params);
   }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);

@@ -43,9 +43,9 @@ class NotingOps final : public Ops {
     note("tile_use");
     return TileUse::kAlways;
   }
-  int rows_beside(const attn::AttendParams&) const override {
-    note("rows_beside");
-    return 5;
+  TileUse beside_use(const attn::AttendParams&) const override {
+    note("beside_use");
+    return TileUse::kWhereItPays;
   }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     note("allocate", size_bytes, name);
@@ -161,7 +161,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.num_sms() == 7);
   outer.force_kernel("prefill");
   CHECK(outer.tile_use({}) == TileUse::kAlways);
-  CHECK(outer.rows_beside({}) == 5);
+  CHECK(outer.beside_use({}) == TileUse::kWhereItPays);
   const std::unique_ptr<Buffer> buffer = outer.allocate(12, "lse");
   CHECK(outer.place_buffers(Placement::kAtEnd));
   CHECK(outer.edges() == std::vector<std::string>{"key"});
@@ -182,7 +182,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
 
   std::ostringstream expected;
   const void* host = &byte;
-  expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nrows_beside\nallocate 12 lse\n"
+  expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nbeside_use\nallocate 12 lse\n"
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
            << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"

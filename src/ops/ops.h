@@ -29,11 +29,11 @@ class Buffer {
   }
 };
 
-/// When attention goes by a list of tiles (kernels/params_tiles.h).
+/// When attention goes by a list of tiles (kernels/params_tiles.h), or by one with tiles beside.
 enum class TileUse {
   kNever,        // no kernel takes the list, or the one that is forced does not
-  kWhereItPays,  // in batches where one launch is faster than several
-  kAlways,       // the kernel that is forced works by lists
+  kWhereItPays,  // in batches where it is faster
+  kAlways,       // the kernel that is forced, or one of its options, asks for it
 };
 
 /// A device with its memory, and the operations on it. A pipeline queues operations and reads
@@ -57,9 +57,9 @@ class Ops {
   /// Whether pipelines that can make a list of tiles for the batch of `params` call attend_tiles()
   /// and no other attention.
   virtual TileUse tile_use(const attn::AttendParams& params) const = 0;
-  /// The most rows of a tile that attend_tiles() does beside tiles of more rows, 0 where it does
-  /// all alike: TileListParams::num_beside.
-  virtual int rows_beside(const attn::AttendParams& params) const = 0;
+  /// The same of tiles of few rows that attend_tiles() does beside the others
+  /// (TileListParams::num_beside).
+  virtual TileUse beside_use(const attn::AttendParams& params) const = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;

@@ -146,9 +146,9 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
           tile_cost(tile.num_rows, keys_before(sequence, first + tile.num_rows, form), form);
       for (int head = 0; head < form.num_kv_heads; ++head) {
         tile.kv_head = static_cast<unsigned short>(head);
-        std::vector<Costed>& kind = tile.num_rows <= form.beside_rows ? beside
-                                    : cost.is_product_bound           ? multiplying
-                                                                      : reading;
+        std::vector<Costed>& kind = form.has_beside && tile.num_rows <= attn::kMostFewRows ? beside
+                                    : cost.is_product_bound ? multiplying
+                                                            : reading;
         kind.push_back({{tile}, cost.ns});
       }
     }
@@ -165,7 +165,51 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
   return result;
 }
 
-/// The same where requests' own keys are read beside: the runs that let the last CTA end first.
+/// Packed rows of all of a sequence's tokens.
+static std::int64_t rows_of(std::int64_t num_tokens, const TileForm& form) {
+  return num_tokens * form.group;
+}
+
+bool beside_pays(std::span<const TileSequence> own, std::span<const SharedKeys> prefixes,
+                 const TileForm& form, int num_ctas) {
+  check_form(form, num_ctas);
+  // One NVIDIA H200, 2026-11-28, D128, beside and among others: 60q1s4k_4q1ks3k (a share of 0.3)
+  // 424 and 433 us, 32q1s2k_q2k (0.36) 110 and 124, 128q1s1k_2q2ks8k (0.09) 804 and 796,
+  // 256q1s512_q8k (0.1) 914 and 860; 64, 128 and 256 requests with 128 keys behind a shared prefix
+  // 43 and 40, 50 and 54, 80 and 92. Tiles beside others need the memory that is left, so that a
+  // batch of hardly anything else gains nothing.
+  constexpr double kLeastShare = 0.2;
+  constexpr double kMostShare = 0.9;
+  constexpr int kWarps = 4;  // beside, of a CTA
+  if (form.columns != kColumns) return false;  // not measured
+  std::int64_t few = 0;
+  std::int64_t others = 0;
+  std::int64_t num_few = 0;
+  for (const TileSequence& sequence : own) {
+    const std::int64_t rows = rows_of(sequence.num_tokens, form);
+    const bool is_few = rows <= attn::kMostFewRows;
+    for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
+      const auto of_tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
+      (is_few ? few : others) +=
+          tile_cost(of_tile, keys_before(sequence, first + of_tile, form), form).ns *
+          form.num_kv_heads;
+      if (is_few) num_few += form.num_kv_heads;
+    }
+  }
+  for (const SharedKeys& prefix : prefixes) {
+    const std::int64_t rows = rows_of(prefix.num_tokens, form);
+    for (std::int64_t first = 0; first < rows && prefix.num_keys > 0; first += form.tile_rows) {
+      const auto of_tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
+      others += tile_cost(of_tile, prefix.num_keys, form).ns * form.num_kv_heads;
+    }
+  }
+  if (!prefixes.empty() && num_few <= std::int64_t{num_ctas} * kWarps) return false;
+  const double share = static_cast<double>(few) / static_cast<double>(std::max<std::int64_t>(few + others, 1));
+  return share >= kLeastShare && share <= kMostShare;
+}
+
+/// prefix_parts() where all of the requests' own keys are read beside: the runs with which the last
+/// CTA ends first.
 static int parts_beside(std::span<const SharedKeys> prefixes, const TileForm& form, int num_ctas,
                         int most_parts) {
   // A part is written and read once more, in f32, by all multiprocessors at 4 TB/s.
@@ -214,11 +258,11 @@ int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSeque
     most_keys = std::max<std::int64_t>(most_keys, prefix.num_keys);
   }
   const bool all_beside = std::ranges::all_of(own, [&](const TileSequence& sequence) {
-    return std::int64_t{sequence.num_tokens} * form.group <= form.beside_rows;
+    return rows_of(sequence.num_tokens, form) <= attn::kMostFewRows;
   });
   const auto most_parts = static_cast<int>(
       std::clamp<std::int64_t>(most_keys / kLeastPartKeys, 1, kMostParts));
-  if (form.beside_rows > 0 && all_beside) {
+  if (form.has_beside && all_beside) {
     return parts_beside(prefixes, form, num_ctas, most_parts);
   }
   for (const TileSequence& sequence : own) {

@@ -34,7 +34,7 @@ struct TileForm {
   int num_kv_heads = 1;
   int columns = 256;  // D + Dv
   bool causal = true;
-  int beside_rows = 0;  // tiles of at most so many rows are done beside the others; 0: none are
+  bool has_beside = false;  // tiles of at most attn::kMostFewRows rows are done beside the others
 };
 
 struct TileDeal {
@@ -69,6 +69,11 @@ struct SharedKeys {
   int table_row = 0;  // of one of the requests
   int num_keys = 0;   // a multiple of the block size; 0: none are shared
 };
+
+/// Whether tiles of few rows are better done beside the others than among them: where both kinds
+/// take a good part of the time; of a cascade, where there are more of them than warps beside.
+bool beside_pays(std::span<const TileSequence> own, std::span<const SharedKeys> prefixes,
+                 const TileForm& form, int num_ctas);
 
 /// Runs that the keys of the longest shared prefix are cut into: as few as let no tile of it take
 /// longer than half of what each CTA has to do, none of fewer than 128 keys; at least 1.

@@ -12,80 +12,34 @@
 // H200, 2026-11-28).
 #pragma once
 
-#include "kernels/attention/hopper/consumer_products.cuh"
-#include "kernels/attention/transposed.cuh"
+#include "kernels/attention/hopper/few_rows.cuh"
 
 namespace attn {
-
-/// Right operands of the scores from a stage of keys as pages come (grouped_layout()), by lines of
-/// 128 bytes. `address`: this lane's of columns 0 to 15, in the order of columns_first_address().
-template <int kChunkStride>
-struct GroupedKeys {
-  u32 address;
-  __device__ __forceinline__ void load(int k, int, u32 (&b)[2][2]) const {
-    u32 matrices[4];
-    load_matrices((address ^ k * 32 % 128) + k * 32 / 128 * kChunkStride, matrices);
-    b[0][0] = matrices[0];
-    b[0][1] = matrices[1];
-    b[1][0] = matrices[2];
-    b[1][1] = matrices[3];
-  }
-};
-
-/// Right operands of the output from such a stage of values; lane address in the order of
-/// rows_first_address().
-template <int kChunkStride>
-struct GroupedValues {
-  static constexpr int kBlocks = 2;
-  u32 address;
-  __device__ __forceinline__ void load(int, int n, u32 (&b)[2][2]) const {
-    u32 matrices[4];
-    load_matrices_transposed((address ^ n * 16 % 128) + n * 16 / 128 * kChunkStride, matrices);
-    b[0][0] = matrices[0];
-    b[0][1] = matrices[1];
-    b[1][0] = matrices[2];
-    b[1][1] = matrices[3];
-  }
-};
 
 template <class Config>
 struct HopperBeside {
   using Shape = HopperShape<Config>;
+  using Few = HopperFew<Config>;
+  using Query = typename Few::Query;
+  using Sums = typename Few::Sums;
   using Order = KeysByRows;
 
-  static constexpr int kSteps = Config::kHeadSize / 16;
-  static constexpr int kColumnBlocks = Config::kVHeadSize / 16;
+  static constexpr int kSteps = Few::kSteps;
   static constexpr int kStages = Shape::kBeside;
   /// Warps that share a tile, kBesideWarps or 1.
   static constexpr int kSharing = Config::kSharing;
-  static constexpr int kDescribedRows = 16;  // what rounds of 16 rows look at; 8 of them are used
-  static constexpr int kLine = 128;
+  static constexpr int kDescribedRows = Few::kDescribedRows;
+  static constexpr int kLine = Few::kLine;
   static constexpr int kNone = -1;  // no tile
   static_assert(kSharing == 1 || kSharing == kBesideWarps);
-  static_assert(Shape::kPaged && !Shape::kCodes && Shape::kBytes == 2 && Shape::kDraws);
-  static_assert(Shape::kKeyLayout.span == kLine && Shape::kValueLayout.span == kLine);
-  static_assert(Config::kHeadSize <= 128 && Config::kVHeadSize <= 128);
-  static_assert(Config::kOutputColumns == Config::kVHeadSize);
-  static_assert(Config::kCap == 0 && Config::kSlopes == 0);
+  static_assert(can_take_few_rows<Config>() && Shape::kBytes == 2 && Shape::kDraws);
   static_assert(box_rows(Shape::kTile) == kBesideKeys);
 
-  /// The queries of 8 rows, as right operands.
-  struct Query {
-    u32 held[kSteps][2];
-    __device__ __forceinline__ void load(int k, int, u32 (&a)[4]) const {
-      a[0] = held[k][0];
-      a[1] = 0;
-      a[2] = held[k][1];
-      a[3] = 0;
-    }
-  };
-  struct Sums {
-    SoftmaxState<1> state;
-    float o[1][kColumnBlocks][4];
-  };
   /// Blocks that a step computes, where the tile has so many. Why two: of one alone nearly every
-  /// instruction waits for the one before it.
-  static constexpr int kMostBlocks = kStages >= 2 ? 2 : 1;
+  /// instruction waits for the one before it (60q1s4k_4q1ks3k 424 us, by one block 434). Why one of
+  /// short tiles, whose keys are waited for: 128 requests with 128 keys behind a shared prefix take
+  /// 50 us, by two blocks 52 (one NVIDIA H200, 2026-11-28).
+  static constexpr int kMostBlocks = kSharing > 1 && kStages > 1 ? 2 : 1;
 
   /// What this warp brings next: blocks n, n - kSharing, ... down to `first` of a tile. Each lane
   /// holds the page table's entry of one of 32 blocks.
@@ -136,14 +90,11 @@ struct HopperBeside {
     return reinterpret_cast<Row*>(shape.memory + Shape::kLayout.beside_rows) +
            warp() * kDescribedRows;
   }
-  /// Where a warp leaves its sums, [row][column] of f32, and its states.
-  __device__ __forceinline__ float* sums_of(int of_warp) const {
-    return reinterpret_cast<float*>(shape.memory + Shape::kLayout.beside_sums) +
-           of_warp * kBesideRows * Config::kVHeadSize;
-  }
-  __device__ __forceinline__ float2* states_of(int of_warp) const {
-    return reinterpret_cast<float2*>(shape.memory + Shape::kLayout.beside_states) +
-           of_warp * kBesideRows;
+  __device__ __forceinline__ FewPlace<Config> place_of_warp(int of_warp) const {
+    return {reinterpret_cast<float*>(shape.memory + Shape::kLayout.beside_sums) +
+                of_warp * kMostFewRows * Config::kVHeadSize,
+            reinterpret_cast<float2*>(shape.memory + Shape::kLayout.beside_states) +
+                of_warp * kMostFewRows};
   }
   /// Those that share a tile meet.
   __device__ __forceinline__ void meet() const {
@@ -256,61 +207,6 @@ struct HopperBeside {
 
   // ---- Computing.
 
-  /// Zeros for rows that are not there: the rows of a warp vote on when their bases rise.
-  __device__ __forceinline__ void fetch_query(const RowTile& tile, Query& query) const {
-    const AttendParams& params = shape.params;
-    const int row = lane() / 4;
-    const bool exists = row < tile.num_rows;
-    const int some = exists ? row : 0;
-    const auto* const from = static_cast<const u16*>(params.query) +
-                             token_of(tile, some) * params.query_token_stride +
-                             head_of(tile, some) * params.query_head_stride + lane() % 4 * 2;
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const u32 pair = *reinterpret_cast<const u32*>(from + k * 16 + i * 8);
-        query.held[k][i] = exists ? pair : 0;
-      }
-    }
-  }
-
-  __device__ __forceinline__ GroupedKeys<Shape::kKeyLayout.chunk_stride> keys_in(int stage) const {
-    const int row = lane() % 8;
-    return {key(stage) + lane() / 16 * Shape::kKeyLayout.group_stride + row * kLine +
-            ((lane() / 8 % 2 ^ row) * 16)};
-  }
-  __device__ __forceinline__ GroupedValues<Shape::kValueLayout.chunk_stride> values_in(int stage) const {
-    const int row = lane() % 8;
-    return {value(stage) + lane() / 8 % 2 * Shape::kValueLayout.group_stride + row * kLine +
-            ((lane() / 16 ^ row) * 16)};
-  }
-
-  /// settle_values() of the block in a stage.
-  __device__ __forceinline__ void settle(int stage, int first_key, Sums& sums) const {
-    constexpr int kWords = Shape::kBesideValueBytes / 16;
-    auto* const words = reinterpret_cast<uint4*>(shape.memory + (value(stage) - shape.base));
-    const auto mask = [](u32 word) { return nonfinite_mask<Config::kQuery>(word); };
-    u32 found = 0;
-    for (int i = lane(); i < kWords; i += 32) {
-      const uint4 four = words[i];
-      found |= mask(four.x) | mask(four.y) | mask(four.z) | mask(four.w);
-    }
-    if (!__any_sync(0xFFFFFFFFu, found != 0)) return;
-    accumulate_nonfinite_columns<Config::kQuery>(rows(), first_key, values_in(stage), sums.o[0]);
-    __syncwarp();
-    for (int i = lane(); i < kWords; i += 32) {
-      uint4 four = words[i];
-      four.x &= ~mask(four.x);
-      four.y &= ~mask(four.y);
-      four.z &= ~mask(four.z);
-      four.w &= ~mask(four.w);
-      words[i] = four;
-    }
-    publish_shared_writes();  // before the copy engine writes there again
-    __syncwarp();
-  }
-
   /// Blocks n and, where kCount is 2, n - kSharing. A stage is brought anew as soon as its keys, and
   /// then its values, are read. Where there is more to bring, the ring is full.
   template <int kCount>
@@ -331,7 +227,7 @@ struct HopperBeside {
     }
 #pragma unroll
     for (int b = 0; b < kCount; ++b) {
-      multiply_keys<Config::kQuery, kSteps>(query, keys_in(stages[b]), s[0][b]);
+      multiply_keys<Config::kQuery, kSteps>(query, Few::keys_at(key(stages[b])), s[0][b]);
     }
     __syncwarp();
     Place coming[kCount];
@@ -354,84 +250,20 @@ struct HopperBeside {
     for (int b = 0; b < kCount; ++b) {
       await(value_full(ring.stage), ring.parity);
       ring.advance();
-      if (masked) settle(stages[b], first_keys[b], sums);
+      if (masked) {
+        const auto offset = static_cast<int>(value(stages[b]) - shape.base);
+        Few::template settle<1>(shape, offset, rows(), first_keys[b], sums);
+      }
     }
 #pragma unroll
     for (int b = 0; b < kCount; ++b) {
-      accumulate_columns<Config::kQuery>(s[0][b], values_in(stages[b]), sums.o[0]);
+      accumulate_columns<Config::kQuery>(s[0][b], Few::values_at(value(stages[b])), sums.o[0]);
     }
     __syncwarp();
 #pragma unroll
     for (int b = 0; b < kCount; ++b) {
       bring<false>(stages[b], coming[b]);
       if (!coming[b].is_there) --brought;
-    }
-  }
-
-  __device__ __forceinline__ void publish(const RowTile& tile, const Sums& sums) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = Order::row(half);
-      const float sum = sum_of_row<Order>(sums.state.sum[0][half]);
-      if (lane() / 4 == 0) states_of(warp())[row] = make_float2(sums.state.base[0][half], sum);
-      if (row >= tile.num_rows) continue;
-      float* const to = sums_of(warp()) + row * Config::kVHeadSize + lane() / 4;
-#pragma unroll
-      for (int n = 0; n < 2 * kColumnBlocks; ++n) {
-        to[n * 8] = sums.o[0][n / 2][half * 2 + n % 2];
-      }
-    }
-  }
-
-  /// Four columns of a row, and with the first of them its LSE, from the sums of all who share the
-  /// tile.
-  __device__ __forceinline__ void join(const RowTile& tile, int part, int row, int column) const {
-    const AttendParams& params = shape.params;
-    const int first = kSharing == 1 ? warp() : 0;
-    float base = kNegInf;
-#pragma unroll
-    for (int w = first; w < first + kSharing; ++w) base = fmaxf(base, states_of(w)[row].x);
-    float sum = 0.0f;
-    float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int w = first; w < first + kSharing; ++w) {
-      const float2 state = states_of(w)[row];
-      const float weight = weight_of_base(state.x, base);
-      const float4 more =
-          *reinterpret_cast<const float4*>(sums_of(w) + row * Config::kVHeadSize + column);
-      sum += state.y * weight;
-      o.x += more.x * weight;
-      o.y += more.y * weight;
-      o.z += more.z * weight;
-      o.w += more.w * weight;
-    }
-    // Parts are scaled, and get their sink, once for all of them.
-    float factor = has_parts<Config>() ? 1.0f : output_factor(params);
-    if (params.score.sinks != nullptr && (!has_parts<Config>() || part == 0)) {
-      const float sink = sink_of_row(params, tile, Config::kAlibi, rows()[row], row) * kLog2E;
-      factor *= add_sink(sink, base, sum, weight_of_base);
-    }
-    factor = sum == 0.0f ? 0.0f : reciprocal_fast(sum) * factor;
-    o = make_float4(o.x * factor, o.y * factor, o.z * factor, o.w * factor);
-    const int token = token_of(tile, row);
-    const int head = head_of(tile, row);
-    const float lse = row_lse<Config>(base, sum, rows()[row], tile.context_len);
-    if constexpr (has_parts<Config>()) {
-      const SplitParams& parts = shape.list->parts;
-      const i64 line = static_cast<i64>(part) * parts.num_tokens + token;
-      *reinterpret_cast<float4*>(parts.partial_output +
-                                 (line * params.num_heads + head) * Config::kVHeadSize + column) =
-          o;
-      if (column == 0) {
-        parts.partial_lse[(static_cast<i64>(part) * params.num_heads + head) * parts.num_tokens +
-                          token] = lse;
-      }
-    } else {
-      const bool pairs = pairs_aligned(params);
-      const i64 to = token * params.output_token_stride + head * params.output_head_stride + column;
-      store_pair<Config::kOutput>(params.output, to, o.x, o.y, pairs);
-      store_pair<Config::kOutput>(params.output, to + 2, o.z, o.w, pairs);
-      if (column == 0 && params.lse != nullptr) params.lse[head * params.lse_stride + token] = lse;
     }
   }
 
@@ -446,7 +278,7 @@ struct HopperBeside {
     const KeyInterval unmasked = unmasked_tiles(blocks, item.bounds.core, kBesideKeys);
     const int part = item.part;
     Query query;
-    fetch_query(tile, query);
+    Few::fetch_query(shape.params, tile, query);
     if (lane() < kDescribedRows) {
       rows()[lane()] =
           describe_row(shape.params, tile, {blocks.origin, tile.seq_len}, lane());
@@ -475,13 +307,15 @@ struct HopperBeside {
       step<1>(query, blocks.origin, n, is_masked(n), next, sums);
     }
     if (draws) drawn = draw();
-    publish(tile, sums);
+    Few::publish(tile, sums, place_of_warp(warp()));
     announce(drawn);
     meet();
     constexpr int kQuads = Config::kVHeadSize / 4;
 #pragma unroll 1
     for (int i = kSharing == 1 ? lane() : thread; i < tile.num_rows * kQuads; i += kSharing * 32) {
-      join(tile, part, i / kQuads, i % kQuads * 4);
+      Few::template join<kSharing>(
+          shape, tile, rows(), part, i / kQuads, i % kQuads * 4,
+          [this](int w) { return place_of_warp(kSharing == 1 ? warp() : w); });
     }
     const int after = announced(drawn);
     meet();  // before the next sums, and the next draw, come there

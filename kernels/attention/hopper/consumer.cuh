@@ -8,14 +8,15 @@
 // P is packed only then because the product under way reads the registers of the last P.
 #pragma once
 
-#include "kernels/attention/hopper/consumer_products.cuh"
+#include "kernels/attention/hopper/few_rows.cuh"
 
 namespace attn {
 
 template <class Config>
-struct HopperConsumer : HopperProducts<Config> {
+struct HopperConsumer : HopperFewRows<Config> {
   using Place = HopperPlace<Config>;
   using Products = HopperProducts<Config>;
+  using FewRows = HopperFewRows<Config>;
   using Shape = HopperShape<Config>;
   using Place::consumer;
   using Place::copy_query;
@@ -426,6 +427,12 @@ struct HopperConsumer : HopperProducts<Config> {
   }
 
   __device__ __forceinline__ void work(const HopperItem& item) {
+    if constexpr (FewRows::kTakesFew) {
+      if (item.tile.num_rows <= kMostFewRows) {
+        this->attend_few(item);
+        return;
+      }
+    }
     if constexpr (has_tile_list<Config>()) take_slot(item);
     const Plan plan = plan_of(item);
     // What is skipped first may be settled, which asks the rows, and in a list how many there are.

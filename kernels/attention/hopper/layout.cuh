@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/common/platform.cuh"
+#include "kernels/params_tiles.h"
 #include "kernels/ptx/matrix_operand.cuh"
 
 namespace attn {
@@ -132,10 +133,8 @@ ATTN_FN constexpr int code_row(int column) {
   return column / 16 * 16 + column % 2 * 8 + column % 16 / 2;
 }
 
-/// Of the warps beside the consumers (beside.cuh): how many there are, rows of a tile at most, and
-/// keys of a stage.
+/// Of the warps beside the consumers (beside.cuh): how many there are, and keys of a stage.
 constexpr int kBesideWarps = 4;
-constexpr int kBesideRows = 8;
 constexpr int kBesideKeys = 16;
 
 /// Rows of a box of keys: those of a tile, or of pages the most that divide tile and page.
@@ -183,9 +182,9 @@ struct HopperLayout {
   int found;       // u32 a stage of values: whether a value of it is NaN or infinite
   int queue;       // where the producer works ahead: full and empty of kQueueStages bundles of a
                    // list, then their numbers, int
-  int beside_sums;      // f32 [kBesideWarps][kBesideRows][Dv]
+  int beside_sums;      // f32 [kBesideWarps][kMostFewRows][Dv]
   int beside_rows;      // Row [kBesideWarps][16]
-  int beside_states;    // float2 [kBesideWarps][kBesideRows]
+  int beside_states;    // float2 [kBesideWarps][kMostFewRows]
   int beside_barriers;  // [kBesideWarps][beside stages] full of keys and of values
   int beside_next;      // int: the tile that is drawn
   int total;       // with what the alignment may take
@@ -237,9 +236,9 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   layout.beside_sums = (layout.queue + (tile.ahead ? kQueueStages * 20 : 0) + 15) / 16 * 16;
   const int has_beside = tile.beside > 0 ? 1 : 0;
   layout.beside_rows =
-      layout.beside_sums + has_beside * kBesideWarps * kBesideRows * tile.v_head_size * 4;
+      layout.beside_sums + has_beside * kBesideWarps * kMostFewRows * tile.v_head_size * 4;
   layout.beside_states = layout.beside_rows + has_beside * kBesideWarps * 16 * 16;
-  layout.beside_barriers = layout.beside_states + has_beside * kBesideWarps * kBesideRows * 8;
+  layout.beside_barriers = layout.beside_states + has_beside * kBesideWarps * kMostFewRows * 8;
   layout.beside_next = layout.beside_barriers + kBesideWarps * tile.beside * 2 * 8;
   layout.total = layout.beside_next + has_beside * 4 + kHopperAlignment;
   return layout;

@@ -75,7 +75,7 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
                        : consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     // Why said for one: what is known when it is compiled names barriers one by one.
     const int consumer = Config::kConsumers == 1 ? 0 : warpgroup - 1;
-    HopperConsumer<Config>{{{shape, consumer, thread % kWarpgroupThreads}}}.run();
+    HopperConsumer<Config>{{{{shape, consumer, thread % kWarpgroupThreads}}}}.run();
   }
 }
 

@@ -21,8 +21,9 @@ namespace attn {
 /// `values`, `queries` and `outputs` as of hopper_prefill, of pages.
 ///
 /// Config: as of HopperShape, with kBlockSize > 0 and kAhead where kPersistent · kTileList (true) ·
-/// kParts (results are parts) · kBeside (HopperTile::beside; with kPersistent and kAhead) · kSharing
-/// (with kBeside: warps that share a tile beside, 1 or 4)
+/// kParts (results are parts) · kFew (consumers do tiles of few rows as of few_rows.cuh) · kBeside
+/// (HopperTile::beside; with kPersistent and kAhead) · kSharing (with kBeside: warps that share a
+/// tile beside, 1 or 4)
 template <class Config>
 __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     hopper_tiles(const __grid_constant__ AttendParams params,

@@ -87,11 +87,10 @@ TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& para
       cascade ? prefixes_of(problem) : std::vector<SharedKeys>{};
   form.tile_rows = tile_rows_for(params.head_size, params.v_head_size,
                                  most_rows(sequences, prefixes, form.group));
-  form.beside_rows = ops.rows_beside(params);
-  const bool has_beside = std::ranges::any_of(sequences, [&](const TileSequence& s) {
-    return std::int64_t{s.num_tokens} * form.group <= form.beside_rows;
-  });
-  if (has_beside) form.tile_rows = 128;
+  const TileUse beside = ops.beside_use(params);
+  form.has_beside = beside == TileUse::kAlways || (beside == TileUse::kWhereItPays &&
+                                                   beside_pays(sequences, prefixes, form, num_sms));
+  if (form.has_beside) form.tile_rows = 128;
   int parts = 0;
   if (cascade) {
     parts = prefix_parts(prefixes, sequences, form, num_sms);

@@ -105,7 +105,7 @@ class CpuOps : public Ops {
     fail(ErrorKind::kUnsupported, "kernel {}: the CPU has no kernels to choose from", name);
   }
   TileUse tile_use(const attn::AttendParams&) const override { return TileUse::kNever; }
-  int rows_beside(const attn::AttendParams&) const override { return 0; }
+  TileUse beside_use(const attn::AttendParams&) const override { return TileUse::kNever; }
 
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return std::make_unique<HostBuffer>(size_bytes, name, placement_, live_);

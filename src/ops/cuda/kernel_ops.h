@@ -23,8 +23,8 @@ class KernelOps : public Ops {
   TileUse tile_use(const attn::AttendParams& params) const override {
     return cuda::tile_use(launcher().target(), params, launcher().forced_kernel());
   }
-  int rows_beside(const attn::AttendParams& params) const override {
-    return cuda::rows_beside(params, launcher().forced_kernel());
+  TileUse beside_use(const attn::AttendParams& params) const override {
+    return cuda::beside_use(params, launcher().forced_kernel());
   }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }

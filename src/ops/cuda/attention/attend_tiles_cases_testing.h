@@ -21,7 +21,7 @@ struct TileCase {
   int num_ctas = 5;
   std::vector<SharedCase> shared{};
   int parts = 0;  // of each prefix; 0: nothing is shared
-  int beside_rows = 0;  // TileForm
+  bool has_beside = false;  // TileForm
 };
 
 inline int starts_of(const AttendCase& c, std::size_t request) {
@@ -79,7 +79,7 @@ class TilesOps final : public ForwardingOps {
     form.num_kv_heads = params.num_kv_heads;
     form.columns = params.head_size + params.v_head_size;
     form.causal = params.score.window_right >= 0;
-    form.beside_rows = case_.beside_rows;
+    form.has_beside = case_.has_beside;
     std::vector<TileSequence> sequences = own_sequences(case_);
     if (case_.parts > 0) {
       sequences = cascade_sequences(shared_keys(case_), std::move(sequences), case_.parts,
@@ -127,13 +127,13 @@ inline std::vector<TileCase> tile_cases() {
   c.query_lens = {1, 130, 2, 1, 40, 3};
   c.context_lens = {2300, 173, 0, 17, -9, 333};
   c.group = 4;
-  cases.push_back({.attend = c, .tile_rows = 128, .beside_rows = 8});
+  cases.push_back({.attend = c, .tile_rows = 128, .has_beside = true});
   c = batch("decodes beside prefills, d64 f16 window and sinks", 64, 64);
   c.query = c.cache = c.output = Dtype::kF16;
   c.window_left = 70;
   c.has_sinks = true;
   c.block_size = 32;
-  cases.push_back({.attend = c, .tile_rows = 128, .num_ctas = 132, .beside_rows = 8});
+  cases.push_back({.attend = c, .tile_rows = 128, .num_ctas = 132, .has_beside = true});
   c = batch("both ways, groups of seven");
   c.window_right = -1;
   c.group = 7;
@@ -171,7 +171,7 @@ inline std::vector<TileCase> tile_cases() {
                    .num_ctas = 3,
                    .shared = {{4, 336}, {2, 32}, {1, 0}},
                    .parts = 3,
-                   .beside_rows = 8});
+                   .has_beside = true});
   c = cascade("a prefix under sinks");
   c.has_sinks = true;
   c.has_large_queries = false;

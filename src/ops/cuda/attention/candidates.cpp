@@ -79,8 +79,8 @@ TileUse tile_use(const Target& target, const attn::AttendParams& params, std::st
   return TileUse::kWhereItPays;
 }
 
-int rows_beside(const attn::AttendParams& params, std::string_view forced) {
-  return hopper_rows_beside(params, forced_options(forced, kHopperTilesCandidate.name));
+TileUse beside_use(const attn::AttendParams& params, std::string_view forced) {
+  return hopper_beside_use(params, forced_options(forced, kHopperTilesCandidate.name));
 }
 
 std::string forced_options_misfit(std::string_view forced) {

@@ -87,8 +87,8 @@ std::string_view forced_options(std::string_view forced, std::string_view name);
 /// Ops::tile_use(): by the forced kernel, and without one by whether any takes lists of the tiles
 /// that a batch of `params` may have.
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
-/// Ops::rows_beside(), of hopper_tiles with its options where it is forced.
-int rows_beside(const attn::AttendParams& params, std::string_view forced);
+/// Ops::beside_use(), of hopper_tiles with its options where it is forced.
+TileUse beside_use(const attn::AttendParams& params, std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 

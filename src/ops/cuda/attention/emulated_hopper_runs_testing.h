@@ -104,6 +104,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));
+    constants.push_back(text(Config::kFew));
     constants.push_back(text(Config::kBeside));
     if constexpr (requires { Config::kSharing; }) constants.push_back(text(Config::kSharing));
   }

@@ -21,6 +21,7 @@ struct Tiles : Ragged128 {
   static constexpr bool kLeft = false;
   static constexpr bool kTileList = true;
   static constexpr bool kParts = false;
+  static constexpr bool kFew = true;
   static constexpr int kBeside = 0;
 };
 
@@ -126,6 +127,9 @@ struct AheadTiles : Tiles {
   static constexpr int kStages = 3;
 };
 
+struct WideTiles : EachTile {
+  static constexpr bool kFew = false;
+};
 struct CappedTiles64 : EachTile {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
@@ -140,29 +144,53 @@ struct CappedTiles64 : EachTile {
 TEST_CASE("tiles of a list on emulated threads: decodes and prefills, both ways, windows") {
   check<Tiles>(case_named("decodes and prefills"));
   check<EachTile>(case_named("decodes and prefills"), "persistent=0:stages=2");
+  check<WideTiles>(case_named("decodes and prefills"), "persistent=0:stages=2:few=0");
   check<AheadTiles>(case_named("decodes and prefills"), "persistent=1");
   check<Tiles128>(case_named("decodes and prefills, 128 rows"));
   check<FullTiles>(case_named("both ways, groups of seven"));
   check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"));
 }
 
-struct BesideTiles : AheadTiles {
-  static constexpr int kConsumers = 2;
-  static constexpr int kTileN = 96;
-  static constexpr int kStages = 2;
-  static constexpr int kBeside = 2;
-  static constexpr int kSharing = 4;
-};
-/// Tiles of up to 8 rows are done beside the others. Requests of one token to three and groups of
-/// two and four have 1 to 8 rows, and 12, which are too many.
-TileCase beside(const std::string& name, int group, int num_ctas = 3) {
+/// Requests of one token to three and groups of two and four: 1 to 8 rows, and 12, which are not
+/// few.
+TileCase few_rows(const std::string& name, int group) {
   TileCase c = case_named(name);
   c.attend.group = group;
   c.attend.query_lens = {1, 2, 3, 1, 4, 1};
-  c.attend.context_lens = {300, 178, 80, 0, 677, 95};
+  c.attend.context_lens = {300, 178, 80, 0, 477, 95};
+  return c;
+}
+struct FewWindowTiles : EachTile {
+  static constexpr bool kLeft = true;
+};
+struct FewTiles128 : EachTile {
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 128;
+};
+
+TEST_CASE("tiles of few rows of a list on emulated threads: tokens, windows, sinks, soft caps") {
+  const std::string alone = "persistent=0:stages=2";
+  check<EachTile>(few_rows("decodes and prefills", 4), alone);
+  check<FewTiles128>(few_rows("decodes and prefills, 128 rows", 2), alone);
+  check<FewWindowTiles>(few_rows("window and sinks, more CTAs than tiles", 4), alone);
+  check<CappedTiles64>(few_rows("d64 f16 soft cap", 2), alone + ":tile_n=96");
+}
+
+struct BesideTiles : AheadTiles {
+  static constexpr bool kFew = false;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 3;
+  static constexpr int kBeside = 2;
+  static constexpr int kSharing = 4;
+};
+/// The same with these tiles beside the others.
+TileCase beside(const std::string& name, int group, int num_ctas = 3) {
+  TileCase c = few_rows(name, group);
+  c.attend.context_lens[4] = 677;
   c.tile_rows = 128;
   c.num_ctas = num_ctas;
-  c.beside_rows = attn::kBesideRows;
+  c.has_beside = true;
   return c;
 }
 struct BesideWindow : BesideTiles {
@@ -179,14 +207,15 @@ struct BesideCapped64 : BesideTiles {
 };
 struct BesideThree : BesideTiles {
   static constexpr int kBeside = 3;
-  static constexpr int kTileN = 64;
+  static constexpr int kTileN = 80;
+  static constexpr int kStages = 2;
 };
 
 TEST_CASE("tiles beside others on emulated threads: tokens, windows, sinks, soft caps") {
   check<BesideTiles>(beside("decodes and prefills", 4));
   check<BesideTiles>(beside("decodes and prefills", 2, 1));   // none but tiles beside, by one CTA
   check<BesideTiles>(beside("decodes and prefills", 2, 40));  // more CTAs than tiles
-  check<BesideThree>(beside("decodes and prefills", 4), "beside=3:tile_n=64");
+  check<BesideThree>(beside("decodes and prefills", 4), "beside=3:tile_n=80:stages=2");
   check<BesideWindow>(beside("window and sinks, more CTAs than tiles", 4));
   check<BesideCapped64>(beside("d64 f16 soft cap", 2));
 }
@@ -195,6 +224,9 @@ struct PartTiles : Tiles128 {
   static constexpr int kTileN = 64;
   static constexpr int kStages = 4;
   static constexpr bool kParts = true;
+};
+struct WideParts : PartTiles {
+  static constexpr bool kFew = false;
 };
 struct PartTiles192 : Tiles {
   static constexpr bool kParts = true;
@@ -207,6 +239,7 @@ struct AheadParts : PartTiles {
 
 TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, under sinks") {
   check<PartTiles>(case_named("two prefixes, one request of its own"), "persistent=0");
+  check<WideParts>(case_named("two prefixes, one request of its own"), "persistent=0:few=0");
   check<AheadParts>(case_named("two prefixes, one request of its own"));
   // Tiles of 64 rows exactly, whose queries come in one box.
   TileCase full = case_named("two prefixes, one request of its own");
@@ -228,7 +261,7 @@ TEST_CASE("requests' own keys beside prefixes on emulated threads, by four warps
   TileCase sinks = case_named("a prefix under sinks");
   for (TileCase* c : {&prefixes, &sinks}) {
     c->tile_rows = 128;
-    c->beside_rows = attn::kBesideRows;
+    c->has_beside = true;
     for (const int num_ctas : {1, 3, 40}) {
       c->num_ctas = num_ctas;
       check<BesideParts>(*c, "sharing=4");

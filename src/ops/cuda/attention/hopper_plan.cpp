@@ -336,6 +336,7 @@ constexpr std::array kHopperOptions = {
     HopperOption{"keep_columns", 0, 1, 1,
                  [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
     HopperOption{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
+    HopperOption{"few", 0, 1, 1, [](HopperPlan& plan, int n) { plan.few = n != 0; }},
     HopperOption{"beside", 0, 4, 1, [](HopperPlan& plan, int n) { plan.tile.beside = n; }},
     HopperOption{"sharing", 1, 4, 1, [](HopperPlan& plan, int n) { plan.sharing = n; }},
     HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},

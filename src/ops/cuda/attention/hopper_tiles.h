@@ -11,12 +11,14 @@
 
 #include "kernels/params_tiles.h"
 #include "ops/cuda/attention/hopper_prefill.h"
+#include "ops/ops.h"
 
 namespace attnbench::cuda {
 
-/// The most rows of a tile that four warps do beside the consumers (kernels/attention/hopper/
-/// beside.cuh), where a list of these parameters may have such tiles; 0: none. `options` as below.
-int hopper_rows_beside(const attn::AttendParams& params, std::string_view options = {});
+/// Whether a list of these parameters may have tiles beside the others, which four warps do beside
+/// the consumers (kernels/attention/hopper/beside.cuh); kAlways with the option beside above 0.
+/// `options` as below.
+TileUse hopper_beside_use(const attn::AttendParams& params, std::string_view options = {});
 
 /// The plan for a list that fits. Options of a forced kernel, "hopper_tiles:tile_n=64:stages=3",
 /// are those of hopper_prefill; consumers, reverse and group are the list's, ping_pong has no
