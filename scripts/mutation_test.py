@@ -111,13 +111,13 @@ class Build:
         return [word for word in shlex.split(link) if word not in (":", "&&")]
 
     def compile_command(self, source, mutated, output):
-        """Flags of `source`; -O1, because the mutants are small and a build is all they need, with
-        the precompiled headers that were made for -O1."""
-        command = [word.replace("attnbench_headers_common", "attnbench_headers_light")
+        """Flags of `source`; -Og, because the mutants are small and a build is all they need, with
+        the precompiled headers that were made for -Og."""
+        command = [re.sub("attnbench_headers_(common|medium)", "attnbench_headers_light", word)
                    for word in self.compile[source.resolve()]]  # fmt: skip
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(mutated)
-        return command + ["-O1"]
+        return command + ["-Og"]
 
     def neighbours_of(self, source):
         """Objects of the other sources of its group, unchanged; each is compiled once."""
