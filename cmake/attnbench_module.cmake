@@ -85,25 +85,33 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_optimise(<target> <light>): the level, and the precompiled headers for it.
-function(attnbench_optimise target light)
-  if(light)
+# attnbench_optimise(<target> <level>): LIGHT, MEDIUM or FULL, the build type's own, and the precompiled
+# headers for it: each level has its own, as g++ would take the level of whoever made them. The target's
+# objects are added to the global property ATTNBENCH_OBJECTS_<level>.
+function(attnbench_optimise target level)
+  set_property(GLOBAL APPEND PROPERTY ATTNBENCH_OBJECTS_${level} $<TARGET_OBJECTS:${target}>)
+  if(level STREQUAL LIGHT)
+    # Why not -O1: it takes a third longer to compile, and -O0, which inlines nothing, as long as -Og.
+    target_compile_options(${target} PRIVATE -Og)
+    attnbench_precompile(${target} light FLAGS -Og HEADERS <nlohmann/json.hpp>)
+  elseif(level STREQUAL MEDIUM)
     target_compile_options(${target} PRIVATE -O1)
-    attnbench_precompile(${target} light FLAGS -O1 HEADERS <nlohmann/json.hpp>)
+    attnbench_precompile(${target} medium FLAGS -O1)
   else()
     attnbench_precompile(${target} common)
   endif()
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [HOT regex] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
+# attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
 #   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
-# LIGHT: nothing in it is worth the compile time of -O3, but for the sources that match HOT. Sources are
+# LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
+# MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
 # compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
 # SEPARATE_TESTS: not so in its tests, which are never in groups. PARALLEL_TESTS: test cases that take
 # all cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;SEPARATE_TESTS" "DIR;EXCLUDE;HOT;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;MEDIUM;SEPARATE_TESTS" "DIR;EXCLUDE;HOT;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -114,6 +122,12 @@ function(attnbench_module name)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  set(level FULL)
+  if(ARG_LIGHT)
+    set(level LIGHT)
+  elseif(ARG_MEDIUM)
+    set(level MEDIUM)
+  endif()
   set(public attnbench_flags)
   foreach(dependency ${ARG_LINK})
     if(dependency MATCHES "::")
@@ -137,12 +151,12 @@ function(attnbench_module name)
     add_library(attnbench_${name} STATIC ${sources})
     target_link_libraries(attnbench_${name} PUBLIC ${public} PRIVATE ${ARG_PRIVATE_LINK})
     attnbench_unity(attnbench_${name} 20)
-    attnbench_optimise(attnbench_${name} "${ARG_LIGHT}")
+    attnbench_optimise(attnbench_${name} ${level})
     if(hot)
       add_library(attnbench_${name}_hot OBJECT ${hot})
       target_link_libraries(attnbench_${name}_hot PRIVATE ${public} ${ARG_PRIVATE_LINK})
       attnbench_unity(attnbench_${name}_hot 20)
-      attnbench_optimise(attnbench_${name}_hot FALSE)
+      attnbench_optimise(attnbench_${name}_hot FULL)
       target_sources(attnbench_${name} PRIVATE $<TARGET_OBJECTS:attnbench_${name}_hot>)
     endif()
   else()

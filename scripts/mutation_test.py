@@ -111,13 +111,13 @@ class Build:
         return [word for word in shlex.split(link) if word not in (":", "&&")]
 
     def compile_command(self, source, mutated, output):
-        """Flags of `source`; -O1, because the mutants are small and a build is all they need, with
-        the precompiled headers that were made for -O1."""
-        command = [word.replace("attnbench_headers_common", "attnbench_headers_light")
+        """Flags of `source`; -Og, because the mutants are small and a build is all they need, with
+        the precompiled headers that were made for -Og."""
+        command = [re.sub("attnbench_headers_(common|medium)", "attnbench_headers_light", word)
                    for word in self.compile[source.resolve()]]  # fmt: skip
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(mutated)
-        return command + ["-O1"]
+        return command + ["-Og"]
 
     def neighbours_of(self, source):
         """Objects of the other sources of its group, unchanged; each is compiled once."""
@@ -134,9 +134,12 @@ class Build:
                 call(self.compile_command(source, source, output), self.directory, "compiler")
         return output
 
-    def link_command(self, program, mutated_objects, output):
-        """The objects come before the libraries: the linker never opens the original."""
-        command = list(self.link[program])
+    def link_command(self, program, source, mutated_objects, output):
+        """The objects come before the libraries, so that the linker never opens the original there,
+        and in place of an original that is named beside them."""
+        compiled = self.compile[source.resolve()]
+        original = compiled[compiled.index("-o") + 1]
+        command = [word for word in self.link[program] if word != original]
         command[command.index("-o") + 1] = str(output)
         first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
         return (command[:first_library] + [str(file) for file in mutated_objects]
@@ -166,8 +169,8 @@ def build_mutant(build, mutant, program, scratch):
     compiled = scratch / "mutated.o"
     call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
     binary = scratch / program
-    call(build.link_command(program, [compiled, *build.neighbours_of(source)], binary),
-         build.directory, "linker")
+    objects = [compiled, *build.neighbours_of(source)]
+    call(build.link_command(program, source, objects, binary), build.directory, "linker")
     return binary
 
 

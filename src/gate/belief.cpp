@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/parsing.h"
 #include "gate/statistics.h"
 
 namespace attnbench {
@@ -211,8 +212,7 @@ void check_rates(const Throughput& rate, double median_us, Sentences& say) {
 }
 
 bool has_f32(const Result& result) {
-  const nlohmann::json problem =
-      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json problem = parse_json<nlohmann::json>(result.problem_json);
   const nlohmann::json::json_pointer dtype("/attention/dtype");
   return problem.is_object() && problem.contains(dtype) && problem.at(dtype) == "float32";
 }
@@ -379,8 +379,7 @@ void check_ranks(const Result& result, bool passed, std::vector<std::string>& al
 /// What the scenario allows is in the file, and so is what it cost.
 void check_quantization(const Result& result, std::vector<std::string>& all) {
   if (result.status != Status::kPassed || !result.quantization_error) return;
-  const auto problem =
-      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const auto problem = parse_json<nlohmann::json>(result.problem_json);
   const nlohmann::json::json_pointer place("/validation/max_quantization_error");
   if (!problem.is_object() || !problem.contains(place) || !problem.at(place).is_number()) return;
   const double most = problem.at(place).get<double>();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/parsing.h"
 #include "core/problem/fields.h"
 
 namespace attnbench {
@@ -129,7 +130,7 @@ std::string hash_of(const Result& result, std::string_view key) {
 
 /// A problem without what changes neither the work that is timed nor what is compared of it.
 SortedJson work_of(const Result& result, bool inputs_by_hash) {
-  SortedJson problem = SortedJson::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  SortedJson problem = parse_json<SortedJson>(result.problem_json);
   if (!problem.is_object()) return nullptr;
   for (const char* key : {"description", "backends"}) problem.erase(key);
   hide_scales(problem);
@@ -149,7 +150,7 @@ SortedJson work_of(const Result& result, bool inputs_by_hash) {
 /// Keys that a baseline's version did not know yet: it ran with what is their default now. So a key
 /// that is missing there is no difference while the results have its default, and one otherwise.
 void add_defaults(SortedJson& problem, const SortedJson& other) {
-  static const SortedJson defaults = SortedJson::parse(problem_to_json(Problem{}));
+  static const SortedJson defaults = parse_json<SortedJson>(problem_to_json(Problem{}));
   for (const Field& field : problem_fields()) {
     const SortedJson::json_pointer key = pointer_to(field.key);
     if (problem.contains(key) || !other.contains(key)) continue;
@@ -238,10 +239,8 @@ std::string scale_difference(const Result& before, const Result& after) {
   if (before.problem_json == after.problem_json && before.file_hashes == after.file_hashes) {
     return "";
   }
-  const SortedJson old_problem =
-      SortedJson::parse(before.problem_json, nullptr, /*allow_exceptions=*/false);
-  const SortedJson new_problem =
-      SortedJson::parse(after.problem_json, nullptr, /*allow_exceptions=*/false);
+  const SortedJson old_problem = parse_json<SortedJson>(before.problem_json);
+  const SortedJson new_problem = parse_json<SortedJson>(after.problem_json);
   for (const std::string_view key : kScaleFileKeys) {
     const std::string old_path = file_path(old_problem, key);
     const std::string new_path = file_path(new_problem, key);

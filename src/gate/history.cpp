@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 namespace {
@@ -57,7 +58,7 @@ std::string text_of(const Json& json, const char* key) {
 
 /// A line of the file. `place` is for messages.
 HistoryRecord record_of(const std::string& line, const std::string& place) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(line);
   const bool is_ours = json.is_object() && json.contains("id") && json.contains("schema_version");
   if (!is_ours) {
     fail(ErrorKind::kFormat, "{}: expected a line that 'run --history' wrote, found {:.40}", place,

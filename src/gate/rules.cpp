@@ -63,9 +63,9 @@ class EntryReader {
   IdPattern pattern() const {
     std::string id = text("id");
     try {
-      std::regex regex(id, std::regex::ECMAScript | std::regex::optimize);
-      return {std::move(id), std::move(regex)};
-    } catch (const std::regex_error& error) {
+      Pattern pattern(id);
+      return {std::move(id), std::move(pattern)};
+    } catch (const std::runtime_error& error) {  // std::regex_error
       fail(ErrorKind::kValue, "{}id: expected an ECMAScript regular expression, found '{}' ({})",
            place(entry_.find("id")->mark), id, error.what());
     }
@@ -130,7 +130,7 @@ const std::vector<Value>& entries_of(const Value& list) {
 
 }  // namespace
 
-bool IdPattern::matches(const std::string& id) const { return std::regex_search(id, regex); }
+bool IdPattern::matches(const std::string& id) const { return pattern.is_in(id); }
 
 double parse_threshold(const std::string& text, const std::string& what) {
   const std::optional<double> share = parse_share(text);

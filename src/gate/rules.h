@@ -2,18 +2,18 @@
 #pragma once
 
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
+#include "core/parsing.h"
 #include "core/value.h"
 
 namespace attnbench {
 
-/// An ECMAScript regular expression that is searched in result ids, as --filter does.
+/// A regular expression that is searched in result ids, as --filter does.
 struct IdPattern {
   std::string text;
-  std::regex regex;
+  Pattern pattern;
   bool matches(const std::string& id) const;
 };
 

@@ -1,17 +1,17 @@
 #include "jit/compiler.h"
 
-#include <regex>
 #include <vector>
 
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 
 std::string arch_of_sm(int sm) { return fmt::format("sm_{}{}", sm, sm >= 90 ? "a" : ""); }
 
 int sm_of_arch(const std::string& arch) {
-  std::smatch match;
-  if (!std::regex_match(arch, match, std::regex("sm_(\\d{2,3})[af]?"))) {
+  const Pattern::Groups match = Pattern("sm_(\\d{2,3})[af]?").match(arch);
+  if (match.empty()) {
     fail(ErrorKind::kUsage, "--arch: expected an architecture as sm_80 or sm_90a, found '{}'",
          arch);
   }
@@ -21,11 +21,9 @@ int sm_of_arch(const std::string& arch) {
 namespace {
 
 std::vector<std::string> quoted_includes(const std::string& text) {
-  static const std::regex include(R"re((?:^|\n)[ \t]*#[ \t]*include[ \t]*"([^"\n]+)")re");
+  static const Pattern include(R"re((?:^|\n)[ \t]*#[ \t]*include[ \t]*"([^"\n]+)")re");
   std::vector<std::string> paths;
-  for (std::sregex_iterator it(text.begin(), text.end(), include), end; it != end; ++it) {
-    paths.push_back((*it)[1]);
-  }
+  for (const Pattern::Groups& line : include.search_all(text)) paths.push_back(line[1]);
   return paths;
 }
 

@@ -1,13 +1,13 @@
 #include "jit/nvrtc_compiler.h"
 
 #include <optional>
-#include <regex>
 #include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/parsing.h"
 #include "gpu/dynamic_library.h"
 
 namespace attnbench {
@@ -154,8 +154,8 @@ CompilerChoice find_nvrtc() {
 namespace {
 
 std::optional<int> number_before(const std::string& line, const char* words) {
-  std::smatch match;
-  if (!std::regex_search(line, match, std::regex(std::string("(\\d+) ") + words))) return {};
+  const Pattern::Groups match = Pattern(std::string("(\\d+) ") + words).search(line);
+  if (match.empty()) return {};
   return std::stoi(match[1]);
 }
 

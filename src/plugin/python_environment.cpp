@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
-#include <regex>
 #include <sstream>
 #include <utility>
 
 #include "core/error.h"
+#include "core/parsing.h"
 #include "plugin/child_run.h"
 
 namespace attnbench {
@@ -103,9 +103,8 @@ bool read_lines(const std::string& text, PythonEnvironment& python) {
 }  // namespace
 
 bool is_adapter_name(const std::string& name) {
-  static const std::regex dotted(
-      "[A-Za-z_]\\w*(\\.[A-Za-z_]\\w*)*:[A-Za-z_]\\w*(\\.[A-Za-z_]\\w*)*");
-  return std::regex_match(name, dotted);
+  static const Pattern dotted("[A-Za-z_]\\w*(\\.[A-Za-z_]\\w*)*:[A-Za-z_]\\w*(\\.[A-Za-z_]\\w*)*");
+  return !dotted.match(name).empty();
 }
 
 PythonEnvironment describe_python(const std::string& package_dir,

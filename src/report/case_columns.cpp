@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "core/parsing.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
 #include "report/problem_fields.h"
@@ -25,7 +26,7 @@ std::vector<Json> problems_of(const std::vector<Result>& results) {
   std::vector<Json> problems;
   problems.reserve(results.size());
   for (const Result& result : results) {
-    Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+    Json problem = parse_json<Json>(result.problem_json);
     problems.push_back(problem.is_object() ? std::move(problem) : Json(nullptr));
   }
   return problems;

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "core/parsing.h"
 #include "report/problem_fields.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"
@@ -163,7 +164,7 @@ Json result_json(const Result& result, std::size_t file, const ScenarioFields& s
   json["error"] = rows_json(table.error, result.error);
   json["lse_error"] = rows_json(table.error, result.lse_error);
   json["quantization_error"] = rows_json(table.error, result.quantization_error);
-  const Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const Json problem = parse_json<Json>(result.problem_json);
   const double kv_bytes = kv_bytes_per_token(problem);
   if (std::isfinite(kv_bytes)) json["kv_bytes_per_token"] = page_number(kv_bytes);
   json["timing"] = timing_json(table.timing, result.timing, most_samples);

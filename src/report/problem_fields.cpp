@@ -12,6 +12,7 @@
 #include "core/enum_names.h"
 #include "core/numbers/dtype.h"
 #include "core/numbers/kv_format.h"
+#include "core/parsing.h"
 #include "core/problem/enums.h"
 
 namespace attnbench {
@@ -66,7 +67,7 @@ void add_batch(const Json& batch, const Result& result, std::vector<NamedValue>&
 
 std::vector<NamedValue> fields_of(const Result& result) {
   std::vector<NamedValue> fields;
-  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  Json problem = parse_json<Json>(result.problem_json);
   if (!problem.is_object()) return {{"batch", batch_text(result.case_name)}};
   const Json batch = problem.value("batch", Json::array());
   for (const char* key : {"schema", "name", "batch"}) problem.erase(key);
@@ -177,7 +178,7 @@ Json ScenarioFields::common() const {
   Json json = Json::object();
   for (const std::string& name : order_) {
     const Key& key = keys_.at(name);
-    if (!key.varies) json[name] = Json::parse(key.value, nullptr, /*allow_exceptions=*/false);
+    if (!key.varies) json[name] = parse_json<Json>(key.value);
   }
   return json;
 }

@@ -4,6 +4,7 @@
 #endif
 
 #include "scenario/structure.h"
+#include "core/parsing.h"
 
 #include <fmt/format.h>
 
@@ -276,7 +277,7 @@ using Adapter = valijson::adapters::NlohmannJsonAdapter;
 const valijson::Schema& shipped_schema() {
   static const auto schema = [] {
     auto parsed = std::make_unique<valijson::Schema>();
-    const auto json = nlohmann::json::parse(scenario_schema_text());
+    const auto json = parse_json<nlohmann::json>(scenario_schema_text());
     valijson::SchemaParser(valijson::SchemaParser::kDraft7).populateSchema(Adapter(json), *parsed);
     return parsed;
   }();
@@ -323,7 +324,7 @@ void set_field(std::string_view key, const Value& value, Problem& problem) {
 }
 
 void check_schema(const Value& document) {
-  const auto json = nlohmann::json::parse(to_json_text(document));
+  const auto json = parse_json<nlohmann::json>(to_json_text(document));
   valijson::Validator validator;
   valijson::ValidationResults results;
   if (validator.validate(shipped_schema(), Adapter(json), &results)) return;

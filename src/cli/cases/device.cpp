@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
 #include <utility>
 
 #include "bench/judge/device_screen.h"
 #include "core/error.h"
+#include "core/parsing.h"
 #include "gpu/device_probe.h"
 #include "gpu/nccl.h"
 #include "jit/nvrtc_compiler.h"
@@ -22,8 +22,8 @@ constexpr int kMaxSm = 129;
 
 /// 90 of "90", "9.0", "sm_90" and "sm_90a".
 int parse_sm(const std::string& text) {
-  std::smatch match;
-  if (std::regex_match(text, match, std::regex("(?:sm_)?(\\d{1,2})\\.?(\\d)[af]?"))) {
+  const Pattern::Groups match = Pattern("(?:sm_)?(\\d{1,2})\\.?(\\d)[af]?").match(text);
+  if (!match.empty()) {
     const int sm = 10 * std::stoi(match[1]) + std::stoi(match[2]);
     if (sm >= kMinSm && sm <= kMaxSm) return sm;
   }
@@ -98,13 +98,13 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
     if (!devices.devices.empty()) take_cuda_device(0, devices, choice);
     return choice;
   }
-  std::smatch match;
-  if (!std::regex_match(device, match, std::regex("cuda(?::(\\d{1,3})(?:-(\\d{1,3}))?)?"))) {
+  const Pattern::Groups match = Pattern("cuda(?::(\\d{1,3})(?:-(\\d{1,3}))?)?").match(device);
+  if (match.empty()) {
     fail(ErrorKind::kUsage, "--device: expected auto, cpu, cuda[:N] or cuda:N-M, found '{}'",
          device);
   }
-  const auto index = match[1].matched ? static_cast<std::size_t>(std::stoi(match[1])) : 0;
-  const auto last = match[2].matched ? static_cast<std::size_t>(std::stoi(match[2])) : index;
+  const auto index = match[1].empty() ? 0 : static_cast<std::size_t>(std::stoi(match[1]));
+  const auto last = match[2].empty() ? index : static_cast<std::size_t>(std::stoi(match[2]));
   if (last < index) {
     fail(ErrorKind::kUsage, "--device: expected cuda:N-M with N at most M, found '{}'", device);
   }

@@ -222,18 +222,18 @@ int slurm_number(const char* name) {
 IdFilter::IdFilter(const std::string& text, std::string option) : option_(std::move(option)) {
   if (text.empty()) return;
   try {
-    regex_.emplace(text, std::regex::ECMAScript | std::regex::optimize);
-  } catch (const std::regex_error& error) {
+    pattern_.emplace(text);
+  } catch (const std::runtime_error& error) {  // std::regex_error
     fail(ErrorKind::kUsage, "{}: expected an ECMAScript regular expression, found '{}' ({})",
          option_, text, error.what());
   }
 }
 
 bool IdFilter::matches(const std::string& id) const {
-  if (!regex_) return true;
+  if (!pattern_) return true;
   try {
-    return std::regex_search(id, *regex_);
-  } catch (const std::regex_error& error) {
+    return pattern_->is_in(id);
+  } catch (const std::runtime_error& error) {  // std::regex_error
     fail(ErrorKind::kUsage, "{}: the regular expression is too costly for '{}' ({})", option_, id,
          error.what());
   }

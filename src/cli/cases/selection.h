@@ -5,12 +5,12 @@
 #pragma once
 
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "cli/cases/scenario_files.h"
 #include "cli/options/shared_options.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 
@@ -26,7 +26,7 @@ class IdFilter {
 
  private:
   std::string option_;
-  std::optional<std::regex> regex_;
+  std::optional<Pattern> pattern_;
 };
 
 /// A listed pair.

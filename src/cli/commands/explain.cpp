@@ -31,6 +31,7 @@
 #include "cli/exit_code.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/parsing.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
 #include "inputs/cache/stored_kv.h"
@@ -126,7 +127,7 @@ std::string problem_text(const nlohmann::ordered_json& json) {
 /// that is left to the backends is no resolved value: the facts of each say what it stands for.
 /// Either is a scenario again.
 void print_problem(std::ostream& out, const Problem& problem, bool whole) {
-  auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
+  auto json = parse_json<nlohmann::ordered_json>(problem_to_json(problem));
   if (whole) {
     out << problem_text(json);
     return;

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <regex>
 #include <set>
 
 #include "cli/commands/commands.h"
@@ -22,6 +21,7 @@
 #include "cli/session/gate_options.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/parsing.h"
 #include "core/sha256.h"
 #include "core/system/printable.h"
 #include "core/value.h"
@@ -96,16 +96,16 @@ std::string backend_of(const std::string& id) { return id.substr(id.rfind('/') +
 std::vector<Development> developments(const HistoryCommand& command,
                                       const std::vector<HistoryRecord>& records) {
   const std::set<std::string> backends(command.backends.begin(), command.backends.end());
-  std::regex filter;
+  std::optional<Pattern> filter;
   try {
-    filter = std::regex(command.filter);
-  } catch (const std::regex_error&) {
+    filter.emplace(command.filter);
+  } catch (const std::runtime_error&) {  // std::regex_error
     fail(ErrorKind::kUsage, "--filter: expected a regular expression, found '{}'", command.filter);
   }
   const double min_change = parse_threshold(command.min_change, "--min-change");
   std::vector<Development> all;
   for (HistorySeries& series : history_series(records, history_metric(command.metric))) {
-    if (!std::regex_search(series.id, filter)) continue;
+    if (!filter->is_in(series.id)) continue;
     if (!backends.empty() && !backends.contains(backend_of(series.id))) continue;
     keep_last(series, static_cast<std::size_t>(command.last));
     Development development = develop(std::move(series), min_change);

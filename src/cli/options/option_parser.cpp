@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <regex>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "cli/terminal/console.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 namespace {
@@ -144,10 +144,10 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
 
 /// "--samples: expected N, found none" in place of "--samples: 1 required N missing".
 std::string missing_value(const std::string& message) {
-  std::smatch match;
-  const std::regex missing(R"(([^:]+): \d+ required (.+) missing)");
-  if (!std::regex_match(message, match, missing)) return message;
-  return fmt::format("{}: expected {}, found none", match.str(1), match.str(2));
+  const Pattern missing(R"(([^:]+): \d+ required (.+) missing)");
+  const Pattern::Groups match = missing.match(message);
+  if (match.empty()) return message;
+  return fmt::format("{}: expected {}, found none", match[1], match[2]);
 }
 
 /// What is wrong with a line. Of a word that looks like an option and is none the nearest one is

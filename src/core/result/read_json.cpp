@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 namespace {
@@ -273,7 +274,7 @@ bool nests_too_deep(std::string_view json) {
 
 Result result_from_json(const std::string& text, const MetricTable& table) {
   if (nests_too_deep(text)) fail(ErrorKind::kFormat, "result: nested too deep");
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json<Json>(text);
   if (json.is_discarded()) fail(ErrorKind::kFormat, "result: not JSON");
   return read_result({json, "result"}, table);
 }

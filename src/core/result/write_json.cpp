@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 namespace {
@@ -219,7 +220,7 @@ Json result_json(const Result& result, const MetricTable& table) {
   json["device"] = result.device;
   json["status"] = to_string(result.status);
   json["reasons"] = result.reasons;
-  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  Json problem = parse_json<Json>(result.problem_json);
   json["problem"] = problem.is_discarded() ? Json(nullptr) : std::move(problem);
   if (!result.file_hashes.empty()) json["file_hashes"] = result.file_hashes;
   json["error"] = error_json(table.error, result.error);

@@ -1,5 +1,6 @@
 // The folder's files, the attention layers among its tensors, and the judgement of its scales.
 #include "inputs/checkpoint/checkpoint.h"
+#include "core/parsing.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -223,8 +224,7 @@ std::span<const EnumRow<CheckpointScheme>> enum_rows(CheckpointScheme) {
 }
 
 nlohmann::json read_index_json(const fs::path& path) {
-  nlohmann::json index =
-      nlohmann::json::parse(read_scale_text(path, "index"), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json index = parse_json<nlohmann::json>(read_scale_text(path, "index"));
   if (index.is_object()) return index;
   fail(ErrorKind::kFormat, "{}: expected a JSON object", path.string());
 }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/parsing.h"
 
 namespace attnbench {
 namespace {
@@ -64,7 +65,7 @@ class Members {
 };
 
 Json parse(const std::string& text, const std::string& place) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json<Json>(text);
   if (json.is_discarded()) fail(ErrorKind::kFormat, "{}: not JSON", place);
   return json;
 }

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/parsing.h"
+
 namespace attnbench {
 namespace {
 
@@ -153,10 +155,10 @@ Json record_of(const RunInfo& run, const Result& result, const std::vector<Resul
                const TraceNames& names) {
   Json record = Json::object();
   if (const auto known = names.workloads.find(result.scenario); known != names.workloads.end()) {
-    record = Json::parse(known->second, nullptr, /*allow_exceptions=*/false);
+    record = parse_json<Json>(known->second);
   }
   if (!record.is_object() || !record.contains("workload")) {
-    const Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+    const Json problem = parse_json<Json>(result.problem_json);
     record = {{"definition", result.scenario},
               {"workload", plain_workload_of(problem.is_object() ? problem : Json::object(),
                                              result.scenario + "/" + result.case_name)}};

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/parsing.h"
 #include "report/format.h"
 
 namespace attnbench {
@@ -81,7 +82,7 @@ Json problem_member(const Json& problem, const char* pointer) {
 }
 
 Json problem_of(const Result& result) {
-  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  Json problem = parse_json<Json>(result.problem_json);
   return problem.is_object() ? problem : Json::object();
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/parsing.h"
 #include "core/system/printable.h"
 #include "report/format.h"
 
@@ -28,8 +29,7 @@ std::string without(std::string name, const std::string& key) {
 
 void add(const Result& result, std::vector<std::string>& keys, std::vector<Group>& groups) {
   if (!is_ranked(result)) return;
-  nlohmann::json problem =
-      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json problem = parse_json<nlohmann::json>(result.problem_json);
   if (!problem.is_object() || !problem.contains("cascade")) return;
   const nlohmann::json cascade = problem["cascade"];
   const std::string mode = cascade.value("mode", "");

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/parsing.h"
 #include "core/system/printable.h"
 #include "report/format.h"
 
@@ -32,8 +33,7 @@ std::string name_of_steps(const std::string& case_name) {
 
 /// New tokens of the batch; nothing where the result does not say.
 double tokens_of(const Result& result) {
-  const nlohmann::json problem =
-      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json problem = parse_json<nlohmann::json>(result.problem_json);
   if (!problem.is_object() || !problem.contains("batch") || !problem["batch"].is_array()) return 0;
   double tokens = 0;
   for (const nlohmann::json& row : problem["batch"]) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/parsing.h"
 #include "metadata/batch.h"
 #include "scenario/batch/trace_formats.h"
 #include "scenario/text/files.h"
@@ -66,7 +67,7 @@ TraceRequest parse_azure_line(const Line& line) {
 TraceRequest parse_mooncake_line(const Line& line) {
   constexpr std::string_view kExpected =
       "a JSON object with integers input_length, output_length and a list of integers hash_ids";
-  const auto json = nlohmann::json::parse(line.text, nullptr, false);
+  const auto json = parse_json<nlohmann::json>(line.text);
   if (!json.is_object()) line.reject(kExpected);
   const auto integer = [&](const char* key) {
     const auto found = json.find(key);

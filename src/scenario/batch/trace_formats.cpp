@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/parsing.h"
 #include "core/system/csv.h"
 
 namespace attnbench {
@@ -231,13 +232,13 @@ std::vector<TraceRequest> parse_csv_trace(const std::string& text, const std::st
 
 std::vector<TraceRequest> parse_bench_trace(const std::string& text, const std::string& file) {
   std::vector<TraceRequest> requests;
-  const nlohmann::json whole = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json whole = parse_json<nlohmann::json>(text);
   if (whole.is_object()) {
     add_lists(whole, file, 1, requests);
     return requests;
   }
   for_each_line(text, [&](int number, std::string_view line) {
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json record = parse_json<nlohmann::json>(line);
     if (!record.is_object()) reject_line(file, number, "a JSON object", line);
     add_lists(record, file, number, requests);
   });
@@ -249,7 +250,7 @@ std::vector<TraceRequest> parse_sglang_log(const std::string& text, const std::s
   std::map<std::string, double> received;  // by request
   for_each_line(text, [&](int number, std::string_view line) {
     if (!line.starts_with('{')) return;
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json record = parse_json<nlohmann::json>(line);
     if (!record.is_object()) return;
     const auto kind = record.find("event");
     if (kind == record.end() || !kind->is_string()) return;
