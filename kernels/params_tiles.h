@@ -29,9 +29,9 @@ struct alignas(16) AttendTile {
 };
 
 /// Every row of the batch is in exactly one tile of each part. The last num_beside tiles, of at
-/// most kMostFewRows rows, are done beside the others (attention/hopper/beside.cuh); of these every one is in one
-/// bundle. CTAs that stay for several tiles draw bundles: CTA c starts with bundle c, and those
-/// behind the first of every CTA are drawn. Tiles beside are drawn one by one.
+/// most kMostFewRows rows, are done beside the others (attention/hopper/beside.cuh); of these every
+/// one is in one bundle. CTAs that stay for several tiles draw bundles: CTA c starts with bundle c,
+/// and those behind the first of every CTA are drawn. Tiles beside are drawn one by one.
 struct TileListParams {
   const AttendTile* tiles;  // [num_tiles], of either kind in the order in which they should start
   const int* bundles;       // [num_bundles + 1]: bundle b is tiles [bundles[b], bundles[b + 1])

@@ -180,7 +180,7 @@ bool beside_pays(std::span<const TileSequence> own, std::span<const SharedKeys> 
   // batch of hardly anything else gains nothing.
   constexpr double kLeastShare = 0.2;
   constexpr double kMostShare = 0.9;
-  constexpr int kWarps = 4;  // beside, of a CTA
+  constexpr int kWarps = 4;                    // beside, of a CTA
   if (form.columns != kColumns) return false;  // not measured
   std::int64_t few = 0;
   std::int64_t others = 0;
@@ -204,7 +204,8 @@ bool beside_pays(std::span<const TileSequence> own, std::span<const SharedKeys> 
     }
   }
   if (!prefixes.empty() && num_few <= std::int64_t{num_ctas} * kWarps) return false;
-  const double share = static_cast<double>(few) / static_cast<double>(std::max<std::int64_t>(few + others, 1));
+  const double share =
+      static_cast<double>(few) / static_cast<double>(std::max<std::int64_t>(few + others, 1));
   return share >= kLeastShare && share <= kMostShare;
 }
 
@@ -215,7 +216,8 @@ static int parts_beside(std::span<const SharedKeys> prefixes, const TileForm& fo
   // A part is written and read once more, in f32, by all multiprocessors at 4 TB/s.
   std::int64_t tokens = 0;
   for (const SharedKeys& prefix : prefixes) tokens += prefix.num_tokens;
-  const std::int64_t part_ns = tokens * form.group * form.num_kv_heads * form.columns / 2 * 4 / 4000;
+  const std::int64_t part_ns =
+      tokens * form.group * form.num_kv_heads * form.columns / 2 * 4 / 4000;
   int best = 1;
   std::int64_t least_ns = 0;
   for (int parts = 1; parts <= most_parts; ++parts) {
@@ -260,8 +262,8 @@ int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSeque
   const bool all_beside = std::ranges::all_of(own, [&](const TileSequence& sequence) {
     return rows_of(sequence.num_tokens, form) <= attn::kMostFewRows;
   });
-  const auto most_parts = static_cast<int>(
-      std::clamp<std::int64_t>(most_keys / kLeastPartKeys, 1, kMostParts));
+  const auto most_parts =
+      static_cast<int>(std::clamp<std::int64_t>(most_keys / kLeastPartKeys, 1, kMostParts));
   if (form.has_beside && all_beside) {
     return parts_beside(prefixes, form, num_ctas, most_parts);
   }

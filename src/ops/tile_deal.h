@@ -40,8 +40,8 @@ struct TileForm {
 struct TileDeal {
   std::vector<attn::AttendTile> tiles;  // in the order in which they should start; behind them
                                         // those beside, in theirs
-  std::vector<int> bundles{0};  // where each bundle of tiles begins, and their number
-  int num_beside = 0;           // tiles beside
+  std::vector<int> bundles{0};          // where each bundle of tiles begins, and their number
+  int num_beside = 0;                   // tiles beside
   std::int64_t longest_ns = 0;          // estimated: of the CTA that ends last
   std::int64_t total_ns = 0;            // of all tiles, one after another
 };

@@ -114,6 +114,72 @@ TEST_CASE("tiles of few keys come in bundles that take about as long as one of m
   CHECK(deal_tiles(own, form_32_8(), 1032).bundles.size() == 1 + 129 * 8);
 }
 
+TEST_CASE("tiles beside others come behind them, the longest first, and in no bundle") {
+  std::vector<TileSequence> sequences = mixed_batch();
+  sequences.push_back(sequence(4156, 2, 8190, 64));
+  sequences.push_back(sequence(4158, 3, 100, 65));  // 12 rows are not few
+  TileForm form = form_32_8();
+  form.tile_rows = 128;
+  form.has_beside = true;
+  const TileDeal deal = deal_tiles(sequences, form, 132);
+  CHECK(deal.num_beside == 61 * 8);
+  const auto first = deal.tiles.end() - deal.num_beside;
+  CHECK(std::all_of(first, deal.tiles.end(),
+                    [](const attn::AttendTile& t) { return t.num_rows <= attn::kMostFewRows; }));
+  CHECK(std::none_of(deal.tiles.begin(), first,
+                     [](const attn::AttendTile& t) { return t.num_rows <= attn::kMostFewRows; }));
+  CHECK(first->key_end == 8192);
+  CHECK(deal.bundles.back() == first - deal.tiles.begin());
+  form.has_beside = false;
+  CHECK(deal_tiles(sequences, form, 132).num_beside == 0);
+}
+
+TEST_CASE("tiles go beside others where both take a good part of the time") {
+  const auto pays = [](int decodes, int keys, int prefills, int tokens, int context) {
+    std::vector<TileSequence> sequences;
+    for (int b = 0; b < decodes; ++b) sequences.push_back(sequence(b, 1, keys - 1, b));
+    for (int b = 0; b < prefills; ++b) {
+      sequences.push_back(sequence(decodes + b * tokens, tokens, context, decodes + b));
+    }
+    return beside_pays(sequences, {}, form_32_8(), 132);
+  };
+  CHECK(pays(60, 4096, 4, 1024, 2048));
+  CHECK(pays(32, 2048, 1, 2048, 0));
+  CHECK_FALSE(pays(128, 1024, 2, 2048, 6144));
+  CHECK_FALSE(pays(256, 512, 1, 8192, 0));
+  CHECK_FALSE(pays(60, 4096, 0, 0, 0));
+  CHECK_FALSE(pays(0, 0, 4, 1024, 2048));
+  const auto of_cascade = [](int requests, int own_keys, TileForm form) {
+    std::vector<TileSequence> own;
+    for (int b = 0; b < requests; ++b) {
+      own.push_back({b, 1, 4096 + own_keys - 1, b, 4096, 4096 + own_keys, 0});
+    }
+    const std::vector<SharedKeys> prefix{{0, requests, 0, 4096}};
+    return beside_pays(own, prefix, form, 132);
+  };
+  CHECK(of_cascade(128, 128, form_32_8()));
+  CHECK_FALSE(of_cascade(64, 128, form_32_8()));    // no more tiles than warps
+  CHECK_FALSE(of_cascade(128, 4096, form_32_8()));  // little but own keys
+  TileForm narrow = form_32_8();
+  narrow.columns = 128;
+  CHECK_FALSE(of_cascade(128, 128, narrow));  // not measured
+}
+
+TEST_CASE("with own keys beside, the parts of a prefix are as many as keep every CTA at work") {
+  TileForm form = form_32_8();
+  form.tile_rows = 128;
+  form.has_beside = true;
+  std::vector<TileSequence> own;
+  for (int b = 0; b < 256; ++b) own.push_back({b, 1, 4096 + 127, b, 4096, 4096 + 128, 0});
+  const auto parts = [&](int requests) {
+    const std::vector<SharedKeys> prefix{{0, requests, 0, 4096}};
+    return prefix_parts(prefix, std::span(own).first(static_cast<std::size_t>(requests)), form,
+                        132);
+  };
+  CHECK(parts(128) == 4);  // 32 tiles of rows: 128 for 132 CTAs
+  CHECK(parts(256) == 2);
+}
+
 TEST_CASE("what binds a tile goes by its rows") {
   const TileForm form = form_32_8();
   CHECK_FALSE(tile_cost(4, 4096, form).is_product_bound);

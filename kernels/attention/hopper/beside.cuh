@@ -1,5 +1,5 @@
-// Tiles of at most 8 rows of a list, by a warpgroup beside the consumers of the Hopper kernel: while
-// these multiply the tiles of many rows, its four warps read the keys of decodes, so that a
+// Tiles of at most 8 rows of a list, by a warpgroup beside the consumers of the Hopper kernel:
+// while these multiply the tiles of many rows, its four warps read the keys of decodes, so that a
 // multiprocessor uses its tensor cores and its share of the memory at the same time.
 //
 // Each warp brings what it computes by itself, through a ring of its own in stages of 16 keys, and
@@ -64,7 +64,7 @@ struct HopperBeside {
   const Shape& shape;
   const TensorMap& key_map;
   const TensorMap& value_map;
-  int thread;              // in the warpgroup
+  int thread;                // in the warpgroup
   Ring<kStages> ring{0, 0};  // of what is computed next
   int brought = 0;           // blocks that are in the ring or on their way
   Source source{};
@@ -207,8 +207,8 @@ struct HopperBeside {
 
   // ---- Computing.
 
-  /// Blocks n and, where kCount is 2, n - kSharing. A stage is brought anew as soon as its keys, and
-  /// then its values, are read. Where there is more to bring, the ring is full.
+  /// Blocks n and, where kCount is 2, n - kSharing. A stage is brought anew as soon as its keys,
+  /// and then its values, are read. Where there is more to bring, the ring is full.
   template <int kCount>
   __device__ __forceinline__ void step(const Query& query, int origin, int n, bool masked, int next,
                                        Sums& sums) {
@@ -280,8 +280,7 @@ struct HopperBeside {
     Query query;
     Few::fetch_query(shape.params, tile, query);
     if (lane() < kDescribedRows) {
-      rows()[lane()] =
-          describe_row(shape.params, tile, {blocks.origin, tile.seq_len}, lane());
+      rows()[lane()] = describe_row(shape.params, tile, {blocks.origin, tile.seq_len}, lane());
     }
     __syncwarp();
     Sums sums{};

@@ -1,6 +1,6 @@
 // Tiles of at most 8 rows of a list by the products of mma.sync (attention/transposed.cuh) instead
-// of wgmma: what they are made of, and how one consumer warpgroup of the Hopper kernel does one. Its
-// warps share out the keys of each tile, 16 at a time, and put their sums together at the end.
+// of wgmma: what they are made of, and how one consumer warpgroup of the Hopper kernel does one.
+// Its warps share out the keys of each tile, 16 at a time, and put their sums together at the end.
 //
 // Why: a product of wgmma has 64 rows, of which a decode fills four. Its 64 rows of weights, the
 // sums of 128 columns that each thread scales and stores, and above all the chain of one step after
@@ -114,8 +114,8 @@ struct HopperFew {
   }
 
   /// Zeros for rows that are not there: the rows of a warp vote on when their bases rise.
-  __device__ __forceinline__ static void fetch_query(const AttendParams& params, const RowTile& tile,
-                                                     Query& query) {
+  __device__ __forceinline__ static void fetch_query(const AttendParams& params,
+                                                     const RowTile& tile, Query& query) {
     const int row = lane() / 4;
     const bool exists = row < tile.num_rows;
     const int some = exists ? row : 0;
@@ -185,9 +185,9 @@ struct HopperFew {
   /// Four columns of a row, and with the first of them its LSE, from the sums of kWarps warps:
   /// place_of(0) and on. `rows`: what describe_row() says of the tile's rows.
   template <int kWarps, class PlaceOf>
-  __device__ __forceinline__ static void join(const HopperShape<Config>& shape,
-                                              const RowTile& tile, const Row* rows, int part,
-                                              int row, int column, const PlaceOf& place_of) {
+  __device__ __forceinline__ static void join(const HopperShape<Config>& shape, const RowTile& tile,
+                                              const Row* rows, int part, int row, int column,
+                                              const PlaceOf& place_of) {
     const AttendParams& params = shape.params;
     float base = kNegInf;
 #pragma unroll
@@ -364,12 +364,11 @@ struct HopperFewRows : HopperProducts<Config> {
   __device__ __forceinline__ FewPlace<Config> place_of_warp(int of_warp) const {
     static_assert(kWarps * kMostFewRows * Config::kVHeadSize * 4 <= Shape::kLayout.query_bytes);
     static_assert(sizeof(float2) <= sizeof(Row));
-    return {
-        reinterpret_cast<float*>(shape.memory + Shape::query_offset(consumer, query_stage())) +
-            of_warp * kMostFewRows * Config::kVHeadSize,
-        reinterpret_cast<float2*>(reinterpret_cast<Row*>(shape.memory + Shape::kLayout.rows) +
-                                  consumer * kConsumerRows + of_warp * Products::kWarpRows +
-                                  kMostFewRows)};
+    return {reinterpret_cast<float*>(shape.memory + Shape::query_offset(consumer, query_stage())) +
+                of_warp * kMostFewRows * Config::kVHeadSize,
+            reinterpret_cast<float2*>(reinterpret_cast<Row*>(shape.memory + Shape::kLayout.rows) +
+                                      consumer * kConsumerRows + of_warp * Products::kWarpRows +
+                                      kMostFewRows)};
   }
 
   __device__ void attend_few(const HopperItem& item) {

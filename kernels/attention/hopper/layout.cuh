@@ -24,8 +24,8 @@ struct HopperTile {
                  // ones of which their rows are filled up; 0: the longest span that they consist of
   int int8_values = 0;  // of int8 scores, whose keys have scales: bytes of a value in memory, 1 or
                         // 2; its products take 2. 0: other scores
-  int beside = 0;  // of a list whose tiles of few rows are done by warps beside the consumers
-                   // (beside.cuh): stages of each of these; 0: there are none
+  int beside = 0;       // of a list whose tiles of few rows are done by warps beside the consumers
+                        // (beside.cuh): stages of each of these; 0: there are none
 };
 
 ATTN_FN constexpr int value_operand_bytes(const HopperTile& tile) {
@@ -171,23 +171,23 @@ struct HopperLayout {
   int code_key_bytes;
   int code_value;
   int code_value_bytes;
-  int beside;        // [kBesideWarps][beside stages] keys and values of kBesideKeys
-  int beside_bytes;  // from stage to stage
-  int key_scales;  // of int8 scores, f32 [tile_n] a stage of codes
-  int rows;        // Row [64 * consumers]
-  int tiles;       // RowTile of each consumer warp
-  int items;       // kItemBytes a query stage
-  int barriers;    // full and empty of every stage of keys, of values, of queries, and of codes;
-                   // checked of every stage of values
-  int found;       // u32 a stage of values: whether a value of it is NaN or infinite
-  int queue;       // where the producer works ahead: full and empty of kQueueStages bundles of a
-                   // list, then their numbers, int
-  int beside_sums;      // f32 [kBesideWarps][kMostFewRows][Dv]
-  int beside_rows;      // Row [kBesideWarps][16]
-  int beside_states;    // float2 [kBesideWarps][kMostFewRows]
+  int beside;         // [kBesideWarps][beside stages] keys and values of kBesideKeys
+  int beside_bytes;   // from stage to stage
+  int key_scales;     // of int8 scores, f32 [tile_n] a stage of codes
+  int rows;           // Row [64 * consumers]
+  int tiles;          // RowTile of each consumer warp
+  int items;          // kItemBytes a query stage
+  int barriers;       // full and empty of every stage of keys, of values, of queries, and of codes;
+                      // checked of every stage of values
+  int found;          // u32 a stage of values: whether a value of it is NaN or infinite
+  int queue;          // where the producer works ahead: full and empty of kQueueStages bundles of a
+                      // list, then their numbers, int
+  int beside_sums;    // f32 [kBesideWarps][kMostFewRows][Dv]
+  int beside_rows;    // Row [kBesideWarps][16]
+  int beside_states;  // float2 [kBesideWarps][kMostFewRows]
   int beside_barriers;  // [kBesideWarps][beside stages] full of keys and of values
   int beside_next;      // int: the tile that is drawn
-  int total;       // with what the alignment may take
+  int total;            // with what the alignment may take
 };
 
 ATTN_FN constexpr int aligned_bytes(int bytes) {

@@ -34,8 +34,9 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
   const int thread = static_cast<int>(threadIdx.x);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, thread / kWarpgroupThreads, 0);
   if (warpgroup == 0) {
-    give_registers<kHasBeside ? producer_registers_beside()
-                              : producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
+    give_registers<kHasBeside
+                       ? producer_registers_beside()
+                       : producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
     if (warp == 0) {
       HopperProducer<Config, true>{shape, keys, thread % 32}.run();

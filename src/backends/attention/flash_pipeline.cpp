@@ -329,8 +329,7 @@ class FlashPipeline : public AttentionPipeline {
 
   /// One launch for everything, by a list of tiles; a cascade's parts are then combined.
   void add_tile_steps() {
-    const TileSteps tiles =
-        make_tile_steps(problem(), params(), plan_.cascade, ops(), memory());
+    const TileSteps tiles = make_tile_steps(problem(), params(), plan_.cascade, ops(), memory());
     add_attend_step("attend", [this, tiles] { ops().attend_tiles(tiles.params, tiles.list); });
     if (tiles.list.parts.num_splits == 1) return;
     add_step(counted_step("combine",

@@ -30,9 +30,10 @@ struct TileSteps {
 /// no chunks of local attention, int8 levels, ranks, wanted splits or a wanted form of them.
 bool takes_tiles(const Problem& problem);
 
-/// Of a problem that takes_tiles(), and `params` for the whole of it on the device of `ops`. With `cascade` its prefixes are parts of their own, [T, H, Dv] and LSE [H, T] in f32 each. List
-/// and partial results are of `memory`. Errors: E-CAPACITY where there is no room for them;
-/// E-INTERNAL as of deal_tiles().
+/// Of a problem that takes_tiles(), and `params` for the whole of it on the device of `ops`. With
+/// `cascade` its prefixes are parts of their own, [T, H, Dv] and LSE [H, T] in f32 each. List and
+/// partial results are of `memory`. Errors: E-CAPACITY where there is no room for them; E-INTERNAL
+/// as of deal_tiles().
 TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& params, bool cascade,
                           const Ops& ops, DeviceBuffers& memory);
 

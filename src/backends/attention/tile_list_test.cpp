@@ -20,8 +20,10 @@ namespace {
 /// The CPU as a device whose kernel works by a list of tiles, on as many multiprocessors.
 class TileCpu final : public ForwardingOps {
  public:
-  TileCpu(Ops& cpu, int num_sms) : ForwardingOps(cpu), num_sms_(num_sms) {}
+  TileCpu(Ops& cpu, int num_sms, TileUse beside)
+      : ForwardingOps(cpu), num_sms_(num_sms), beside_(beside) {}
   TileUse tile_use(const attn::AttendParams&) const override { return TileUse::kAlways; }
+  TileUse beside_use(const attn::AttendParams&) const override { return beside_; }
   int num_sms() const override { return num_sms_; }
   void attend_tiles(const attn::AttendParams& params, const attn::TileListParams& list) override {
     last = list;
@@ -31,6 +33,7 @@ class TileCpu final : public ForwardingOps {
 
  private:
   int num_sms_;
+  TileUse beside_;
 };
 
 Problem tile_problem() {
@@ -53,7 +56,7 @@ struct Outcome {
   attn::TileListParams list{};
 };
 
-Outcome run(const Problem& p, bool by_tiles, int num_sms = 13) {
+Outcome run(const Problem& p, bool by_tiles, int num_sms = 13, TileUse beside = TileUse::kNever) {
   const Backend* backend = find_backend("FLASH_ATTN");
   const AttentionInputs inputs = make_inputs(p);
   const StoredKv stored = store_kv(inputs, resolve_store_rule(p, backend->kernel_rules()));
@@ -63,7 +66,7 @@ Outcome run(const Problem& p, bool by_tiles, int num_sms = 13) {
   sources.stored = &stored;
   sources.cache = make_paged_cache(p, inputs, stored, *backend->cache_layout());
   const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
-  TileCpu tiles(*cpu, num_sms);
+  TileCpu tiles(*cpu, num_sms, beside);
   Ops& ops = by_tiles ? static_cast<Ops&>(tiles) : *cpu;
   const std::unique_ptr<Pipeline> pipeline = backend->prepare(p, sources, ops);
   pipeline->poison_outputs();
@@ -89,9 +92,9 @@ double largest_gap(const Tensor& a, const Tensor& b) {
   return gap;
 }
 
-void check_same(const Problem& p) {
+void check_same(const Problem& p, TileUse beside = TileUse::kNever) {
   const Outcome plain = run(p, false);
-  const Outcome tiles = run(p, true);
+  const Outcome tiles = run(p, true, 13, beside);
   REQUIRE(plain.output.num_elements() == tiles.output.num_elements());
   CHECK(largest_gap(plain.output, tiles.output) < 2e-2);
   CHECK(largest_gap(plain.lse, tiles.lse) < 1e-2);
@@ -123,6 +126,18 @@ TEST_CASE("prefixes of a cascade are parts of a list that one combination follow
   check_same(p);
   p.attention.sinks = SinksKind::kNormal;
   check_same(p);
+}
+
+TEST_CASE(
+    "tiles of few rows are beside the others where the device is asked to, or where it pays") {
+  const Problem p = tile_problem();
+  const auto list = [&](TileUse beside) { return run(p, true, 13, beside).list; };
+  CHECK(list(TileUse::kNever).num_beside == 0);
+  CHECK(list(TileUse::kWhereItPays).num_beside == 0);  // heads of 32 columns
+  // The decodes, of 4 rows; 3 tokens have 12.
+  CHECK(list(TileUse::kAlways).num_beside == 4 * 2);
+  CHECK(list(TileUse::kAlways).tile_rows == 128);
+  check_same(p, TileUse::kAlways);
 }
 
 TEST_CASE("what a list cannot express is attended otherwise") {

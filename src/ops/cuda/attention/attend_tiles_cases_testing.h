@@ -20,7 +20,7 @@ struct TileCase {
   int tile_rows = 192;
   int num_ctas = 5;
   std::vector<SharedCase> shared{};
-  int parts = 0;  // of each prefix; 0: nothing is shared
+  int parts = 0;            // of each prefix; 0: nothing is shared
   bool has_beside = false;  // TileForm
 };
 

@@ -264,8 +264,8 @@ TEST_CASE("requests' own keys beside prefixes on emulated threads, by four warps
     c->has_beside = true;
     for (const int num_ctas : {1, 3, 40}) {
       c->num_ctas = num_ctas;
-      check<BesideParts>(*c, "sharing=4");
-      check<BesidePartsAlone>(*c, "sharing=1");
+      check<BesideParts>(*c, "shares=1");
+      check<BesidePartsAlone>(*c, "shares=0");
     }
   }
 }

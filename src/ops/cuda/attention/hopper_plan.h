@@ -43,8 +43,10 @@ struct HopperPlan {
   bool keep_columns = false;  // codes are converted by lanes that keep their columns
   bool unrolled = false;  // a copy of the main loop's step for every stage, with constant places
   bool few = true;        // of a list: consumers do tiles of at most 8 rows by mma.sync
-  int sharing = 1;        // of a list: warps that share a tile beside the consumers, 1 or 4
-  std::string reason;     // why this tile: "192 rows by 80 keys, 2 stages: ..."
+  // Of a list with tiles beside the others (TileListParams::num_beside):
+  int beside = 2;      // stages of each of the warps that do them; 0: there are no such tiles
+  bool shares = true;  // the four warps share each tile; else each has its own
+  std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
 
   /// Whether a CTA goes through several row tiles.
   bool stays() const { return persistent || tile.ahead; }
@@ -60,8 +62,8 @@ struct HopperPlan {
 /// in a tile), fit (0, 1: windows over pages, fits_tiles), bounds, ordered (0, 1), of e4m3 products
 /// sums (0 to 128, a multiple of 16) and with values of up to 128 columns promote (1 to 16 tiles),
 /// of int8 products add_floats, and of codes that are converted keep_columns (0, 1); unroll (0, 1);
-/// of a list few (0, 1), beside (0 to 4: stages of the warps that do tiles of few rows beside the consumers, 0:
-/// the consumers do them) and sharing (1, 4).
+/// of a list few (0, 1), beside (0 to 4: stages of the warps that do tiles of few rows beside the
+/// consumers, 0: the consumers do them) and shares (0, 1).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Why the producer cannot bring queries ahead; empty where it can.

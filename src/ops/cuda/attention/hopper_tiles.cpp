@@ -12,10 +12,9 @@ namespace {
 constexpr int kLeastStages = 2;
 constexpr int kMostStages = 4;
 
-// With tiles beside, of which two stages are 64 KiB. One NVIDIA H200, 2026-11-28, 60q1s4k_4q1ks3k /
-// 32q1s2k_q2k: three stages of 64 keys 424 and 110 us, two 435 and 108, two of 80 426 and 116, two
-// of 96 449 and 122; one stage beside takes 5 % longer.
-constexpr int kBesideStages = 2;
+// With tiles beside, whose two stages (HopperPlan::beside) are 64 KiB. One NVIDIA H200, 2026-11-28,
+// 60q1s4k_4q1ks3k / 32q1s2k_q2k: three stages of 64 keys 424 and 110 us, two 435 and 108, two of 80
+// 426 and 116, two of 96 449 and 122; one stage beside takes 5 % longer.
 constexpr int kBesideTileN = 64;
 constexpr int kStagesBeside = 3;
 
@@ -46,6 +45,9 @@ int stages_for(const Target& target, attn::HopperTile tile) {
 bool has_option(std::string_view options, std::string_view name) {
   return fmt::format(":{}", options).find(fmt::format(":{}=", name)) != std::string::npos;
 }
+
+/// Warps that share a tile beside the consumers.
+int warps_of_tile(const HopperPlan& plan) { return plan.shares ? attn::kBesideWarps : 1; }
 
 /// Why no warps beside the consumers can do tiles of few rows; empty where they can.
 std::string beside_misfit(const attn::AttendParams& params) {
@@ -96,7 +98,7 @@ TensorMap hopper_listed_query_map(const attn::AttendParams& params,
 TileUse hopper_beside_use(const attn::AttendParams& params, std::string_view options) {
   if (!beside_misfit(params).empty()) return TileUse::kNever;
   if (!has_option(options, "beside")) return TileUse::kWhereItPays;
-  return hopper_plan(params, options).tile.beside > 0 ? TileUse::kAlways : TileUse::kNever;
+  return hopper_plan(params, options).beside > 0 ? TileUse::kAlways : TileUse::kNever;
 }
 
 /// With tiles beside: two consumers, which leave registers and shared memory to others.
@@ -105,14 +107,14 @@ static void plan_beside(const attn::TileListParams& list, std::string_view optio
   plan.tile.ahead = plan.persistent = true;
   plan.few = false;
   plan.slopes = 0;
-  if (!has_option(options, "beside")) plan.tile.beside = kBesideStages;
+  plan.tile.beside = plan.beside;
   if (!has_option(options, "tile_n")) plan.tile.tile_n = kBesideTileN;
   if (!has_option(options, "stages")) plan.tile.stages = kStagesBeside;
   // Where there are more tiles than warps, each warp for itself: nobody then waits for others, nor
   // for what they put together.
-  if (!has_option(options, "sharing")) {
+  if (!has_option(options, "shares")) {
     const bool is_many = list.num_beside > list.num_ctas * attn::kBesideWarps;
-    plan.sharing = list.parts.num_splits > 1 && is_many ? 1 : attn::kBesideWarps;
+    plan.shares = !is_many || list.parts.num_splits <= 1;
   }
 }
 
@@ -144,22 +146,20 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   if (list.num_beside > 0) {
     plan_beside(list, options, plan);
     choose_transform(params, plan);
-  } else {
-    plan.tile.beside = 0;
   }
   plan.ping_pong = false;
   plan.late_output = false;
   plan.tile.line = 0;  // of ragged keys
   plan.fixed_base = false;
-  plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}",
-                            list.num_tiles - list.num_beside, list.tile_rows, plan.tile.tile_n,
-                            plan.tile.stages,
-                            plan.stays() ? "drawn by CTAs, queries ahead" : "a CTA each");
+  plan.reason =
+      fmt::format("{} tiles of {} rows by {} keys, {} stages, {}", list.num_tiles - list.num_beside,
+                  list.tile_rows, plan.tile.tile_n, plan.tile.stages,
+                  plan.stays() ? "drawn by CTAs, queries ahead" : "a CTA each");
   if (list.num_beside > 0) {
-    plan.reason += fmt::format(
-        "; beside them {} tiles of at most {} rows, {} stages of 16 keys, a tile {}",
-        list.num_beside, attn::kMostFewRows, plan.tile.beside,
-        plan.sharing > 1 ? "by four warps" : "a warp");
+    plan.reason +=
+        fmt::format("; beside them {} tiles of at most {} rows, {} stages of 16 keys, a tile {}",
+                    list.num_beside, attn::kMostFewRows, plan.tile.beside,
+                    plan.shares ? "by four warps" : "a warp");
   }
   return plan;
 }
@@ -207,16 +207,15 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
   kernel.spec.constants.emplace_back("bool kFew", spec_flag(plan.few));
   kernel.spec.constants.emplace_back("int kBeside", std::to_string(plan.tile.beside));
   if (plan.tile.beside > 0) {
-    kernel.spec.constants.emplace_back("int kSharing", std::to_string(plan.sharing));
+    kernel.spec.constants.emplace_back("int kSharing", std::to_string(warps_of_tile(plan)));
   }
   // Three consumers hold O, S and P to the last register: up to 40 bytes more were seen.
   if (!plan.stays()) kernel.spec.allowed_spill_bytes += 40;
   kernel.spec.name =
       fmt::format("hopper_tiles{} {}x{}{}{}", problem_name(params), plan.tile_rows(),
-                  plan.tile.tile_n, has_parts ? " parts" : "",
-                  plan.stays() ? "" : " a CTA each");
+                  plan.tile.tile_n, has_parts ? " parts" : "", plan.stays() ? "" : " a CTA each");
   if (plan.tile.beside > 0) {
-    kernel.spec.name += fmt::format(", beside by {}x{}", plan.sharing, plan.tile.beside);
+    kernel.spec.name += fmt::format(", beside by {}x{}", warps_of_tile(plan), plan.tile.beside);
   }
   return kernel;
 }
@@ -224,7 +223,7 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
 LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
                                const HopperPlan& plan) {
   LaunchShape shape;
-  const int beside_of_cta = attn::kBesideWarps / plan.sharing;
+  const int beside_of_cta = attn::kBesideWarps / warps_of_tile(plan);
   const int useful =
       std::max(list.num_bundles, (list.num_beside + beside_of_cta - 1) / beside_of_cta);
   shape.grid_x = plan.stays() ? std::min(list.num_ctas, useful) : list.num_tiles;

@@ -23,7 +23,7 @@ TileUse hopper_beside_use(const attn::AttendParams& params, std::string_view opt
 /// The plan for a list that fits. Options of a forced kernel, "hopper_tiles:tile_n=64:stages=3",
 /// are those of hopper_prefill; consumers, reverse and group are the list's, ping_pong has no
 /// meaning here: these change nothing. persistent and ahead are the same here; where both are
-/// given, ahead counts. beside and sharing are of lists alone. Errors: E-UNSUPPORTED for an
+/// given, ahead counts. few, beside and shares are of lists alone. Errors: E-UNSUPPORTED for an
 /// option that cannot be.
 HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
                              const attn::TileListParams& list, std::string_view options = {});
