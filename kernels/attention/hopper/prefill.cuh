@@ -13,7 +13,6 @@
 #pragma once
 
 #include "kernels/attention/hopper/beside.cuh"
-#include "kernels/attention/hopper/checker.cuh"
 #include "kernels/attention/hopper/codes.cuh"
 #include "kernels/attention/hopper/consumer.cuh"
 #include "kernels/attention/hopper/producer.cuh"

@@ -120,8 +120,9 @@ struct HopperShape {
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
   static constexpr bool kCodes = kStoredBytes == 1;
-  /// A warp of the producers looks for NaN and infinities among masked values (checker.cuh). Those
-  /// of codes are all at work; and what transforms scores, or stores narrow outputs, would spill.
+  /// A warp of the producers looks for NaN and infinities among masked values (HopperChecker).
+  /// Those of codes are all at work; and what transforms scores, or stores narrow outputs, would
+  /// spill.
   static constexpr bool kChecks = !kCodes && Config::kWideStores && !Config::kScaleFirst;
   /// Output rows leave shared memory by the copy engine, 16 of a warp at a time.
   static constexpr bool kStoresBoxes =
