@@ -232,6 +232,16 @@ struct PartTiles192 : Tiles {
   static constexpr bool kParts = true;
 };
 
+struct CodeParts64 : Tiles {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr attn::Element kOutput = attn::Element::kE4M3;
+  static constexpr int kTileN = 128;
+  static constexpr int kStages = 4;
+  static constexpr bool kParts = true;
+  static constexpr bool kWideStores = false;
+};
+
 struct AheadParts : PartTiles {
   static constexpr bool kPersistent = true;
   static constexpr bool kAhead = true;
@@ -247,6 +257,8 @@ TEST_CASE("tiles of a list on emulated threads: prefixes of groups, in parts, un
   full.attend.query_lens = {1, 1, 1, 1, 1, 2, 1};
   check<AheadParts>(full);
   check<PartTiles192>(case_named("a prefix under sinks"), "persistent=0");
+  // Groups of 20 heads do not divide a box of queries.
+  check<CodeParts64>(case_named("prefixes of d64, many heads of a group, to e4m3"));
 }
 
 struct BesideParts : BesideTiles {

@@ -521,6 +521,24 @@ TEST_CASE("tiles beside others: which heads, in which plan, by how many CTAs") {
         hopper_prefill_kernel(problem.params, hopper_plan(problem.params)).threads);
 }
 
+TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of queries") {
+  attn::TileListParams list{};
+  list.tile_rows = 192;
+  list.num_ctas = 132;
+  list.num_tiles = list.num_bundles = 400;
+  list.parts.num_splits = 3;
+  const Target target = target_of_sm(90);
+  Problem problem(1, 128, 128, 16);
+  CHECK(hopper_tiles_plan(target, problem.params, list).stays());
+  problem.params.num_heads = 28;
+  problem.params.num_kv_heads = 4;
+  CHECK_FALSE(hopper_tiles_plan(target, problem.params, list).stays());
+  CHECK_THROWS_WITH_AS(hopper_tiles_plan(target, problem.params, list, "persistent=1"),
+                       "kernel hopper_tiles: persistent=1: groups of 7 heads, which do not divide "
+                       "64 rows",
+                       Error);
+}
+
 TEST_CASE("the Hopper kernel takes encoders, in tiles of their own") {
   for (const int query_len : {64, 8192}) {
     Problem problem(query_len, 80, 80);

@@ -125,11 +125,17 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   // The tiles of a cascade are short, and their starts would count. Mixed batches come out even: a
   // CTA for each tile or CTAs that draw them 427 and 426 us for 60q1s4k_4q1ks3k, 124 and 122 for
   // 32q1s2k_q2k, 779 and 798 for 128q1s1k_2q2ks8k (one NVIDIA H200, 2026-11-28).
-  if (!has_option(options, "persistent")) plan.persistent = list.parts.num_splits > 1;
+  const std::string ahead_misfit = hopper_ahead_misfit(params);
+  if (!has_option(options, "persistent")) {
+    plan.persistent = list.parts.num_splits > 1 && ahead_misfit.empty();
+  }
   // A CTA for each tile has no next one; whoever stays draws them, which is the producer's way of
   // working ahead.
   if (!has_option(options, "ahead")) plan.tile.ahead = plan.persistent;
   plan.persistent = plan.tile.ahead;
+  if (plan.persistent && !ahead_misfit.empty()) {
+    fail(ErrorKind::kUnsupported, "kernel hopper_tiles: persistent=1: {}", ahead_misfit);
+  }
   plan.cap = 0;  // what its forms need comes with a grid
   plan.fits_tiles = false;
   // Not measured with a list.
