@@ -477,6 +477,9 @@ TEST_CASE("tiles beside others: which heads, in which plan, by how many CTAs") {
   CHECK(hopper_beside_use(problem.params) == TileUse::kWhereItPays);
   CHECK(hopper_beside_use(problem.params, "beside=0") == TileUse::kNever);
   CHECK(hopper_beside_use(problem.params, "beside=3") == TileUse::kAlways);
+  CHECK(hopper_beside_use(problem.params, "few=0") == TileUse::kNever);
+  CHECK(hopper_beside_use(problem.params, "persistent=1:beside=2") == TileUse::kAlways);
+  CHECK(hopper_beside_use(problem.params, "stages=2") == TileUse::kWhereItPays);
   CHECK(hopper_beside_use(Problem(1, 192, 128, 16).params) == TileUse::kNever);
   CHECK(hopper_beside_use(Problem(1, 96, 96, 16).params) == TileUse::kNever);
   CHECK(hopper_beside_use(Problem(1, 64, 64, 16).params) == TileUse::kWhereItPays);

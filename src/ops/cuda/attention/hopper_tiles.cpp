@@ -97,7 +97,12 @@ TensorMap hopper_listed_query_map(const attn::AttendParams& params,
 
 TileUse hopper_beside_use(const attn::AttendParams& params, std::string_view options) {
   if (!beside_misfit(params).empty()) return TileUse::kNever;
-  if (!has_option(options, "beside")) return TileUse::kWhereItPays;
+  if (!has_option(options, "beside")) {
+    // What asks for another way of going about tiles.
+    const bool is_other = has_option(options, "few") || has_option(options, "persistent") ||
+                          has_option(options, "ahead");
+    return is_other ? TileUse::kNever : TileUse::kWhereItPays;
+  }
   return hopper_plan(params, options).beside > 0 ? TileUse::kAlways : TileUse::kNever;
 }
 

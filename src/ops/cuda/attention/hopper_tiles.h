@@ -16,7 +16,8 @@
 namespace attnbench::cuda {
 
 /// Whether a list of these parameters may have tiles beside the others, which four warps do beside
-/// the consumers (kernels/attention/hopper/beside.cuh); kAlways with the option beside above 0.
+/// the consumers (kernels/attention/hopper/beside.cuh); kAlways with the option beside above 0,
+/// kNever with 0, or without it where few, persistent or ahead asks for another way.
 /// `options` as below.
 TileUse hopper_beside_use(const attn::AttendParams& params, std::string_view options = {});
 
