@@ -16,6 +16,7 @@
 
 namespace attn {
 
+/// One of these warps. Config: as of hopper_tiles, with kBeside and kSharing.
 template <class Config>
 struct HopperBeside {
   using Shape = HopperShape<Config>;
@@ -107,8 +108,8 @@ struct HopperBeside {
 
   // ---- Which tiles.
 
-  /// Those that share tiles, and their number in the grid. Why the CTA fastest: where there are
-  /// fewer tiles than warps, every multiprocessor has some.
+  /// Units are warps that share tiles: how many the grid has, and which this is. Why those of the
+  /// CTAs in turn: where there are fewer tiles than warps, every multiprocessor has some.
   __device__ __forceinline__ int units() const {
     return static_cast<int>(gridDim.x) * (kBesideWarps / kSharing);
   }
