@@ -11,6 +11,8 @@ namespace attn {
 
 /// Rows at most of a tile of few, as those of decodes are.
 constexpr int kMostFewRows = 8;
+/// Warps of a CTA that do such tiles beside the others.
+constexpr int kBesideWarps = 4;
 
 /// Query rows of one KV head against a run of keys. The rows are packed as everywhere: row r of a
 /// sequence of tokens is token first_token + r / G, query head kv_head * G + r % G. A sequence may

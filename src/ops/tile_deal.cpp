@@ -180,30 +180,31 @@ bool beside_pays(std::span<const TileSequence> own, std::span<const SharedKeys> 
   // batch of hardly anything else gains nothing.
   constexpr double kLeastShare = 0.2;
   constexpr double kMostShare = 0.9;
-  constexpr int kWarps = 4;                    // beside, of a CTA
   if (form.columns != kColumns) return false;  // not measured
+  const auto cost_of = [&](std::int64_t rows, const auto& keys_of_end) {
+    std::int64_t ns = 0;
+    for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
+      const auto of_tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
+      ns += tile_cost(of_tile, keys_of_end(first + of_tile), form).ns * form.num_kv_heads;
+    }
+    return ns;
+  };
   std::int64_t few = 0;
   std::int64_t others = 0;
   std::int64_t num_few = 0;
   for (const TileSequence& sequence : own) {
     const std::int64_t rows = rows_of(sequence.num_tokens, form);
-    const bool is_few = rows <= attn::kMostFewRows;
-    for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
-      const auto of_tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
-      (is_few ? few : others) +=
-          tile_cost(of_tile, keys_before(sequence, first + of_tile, form), form).ns *
-          form.num_kv_heads;
-      if (is_few) num_few += form.num_kv_heads;
-    }
+    const bool is_few = rows > 0 && rows <= attn::kMostFewRows;
+    if (is_few) num_few += form.num_kv_heads;
+    (is_few ? few : others) +=
+        cost_of(rows, [&](std::int64_t end) { return keys_before(sequence, end, form); });
   }
   for (const SharedKeys& prefix : prefixes) {
-    const std::int64_t rows = rows_of(prefix.num_tokens, form);
-    for (std::int64_t first = 0; first < rows && prefix.num_keys > 0; first += form.tile_rows) {
-      const auto of_tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
-      others += tile_cost(of_tile, prefix.num_keys, form).ns * form.num_kv_heads;
-    }
+    if (prefix.num_keys == 0) continue;
+    others += cost_of(rows_of(prefix.num_tokens, form),
+                      [&](std::int64_t) { return std::int64_t{prefix.num_keys}; });
   }
-  if (!prefixes.empty() && num_few <= std::int64_t{num_ctas} * kWarps) return false;
+  if (!prefixes.empty() && num_few <= std::int64_t{num_ctas} * attn::kBesideWarps) return false;
   const double share =
       static_cast<double>(few) / static_cast<double>(std::max<std::int64_t>(few + others, 1));
   return share >= kLeastShare && share <= kMostShare;

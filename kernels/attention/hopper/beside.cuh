@@ -91,7 +91,7 @@ struct HopperBeside {
     return reinterpret_cast<Row*>(shape.memory + Shape::kLayout.beside_rows) +
            warp() * kDescribedRows;
   }
-  __device__ __forceinline__ FewPlace<Config> place_of_warp(int of_warp) const {
+  __device__ __forceinline__ FewPlace place_of_warp(int of_warp) const {
     return {reinterpret_cast<float*>(shape.memory + Shape::kLayout.beside_sums) +
                 of_warp * kMostFewRows * Config::kVHeadSize,
             reinterpret_cast<float2*>(shape.memory + Shape::kLayout.beside_states) +

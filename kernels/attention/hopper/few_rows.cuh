@@ -66,7 +66,6 @@ ATTN_FN constexpr bool takes_few_rows() {
 }
 
 /// Where a warp leaves its sums, [row][column] of f32, and its states, base and sum of each row.
-template <class Config>
 struct FewPlace {
   float* sums;
   float2* states;
@@ -167,7 +166,7 @@ struct HopperFew {
 
   /// Of a warp, which has such a place.
   __device__ __forceinline__ static void publish(const RowTile& tile, const Sums& sums,
-                                                 const FewPlace<Config>& place) {
+                                                 const FewPlace& place) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = Order::row(half);
@@ -196,7 +195,7 @@ struct HopperFew {
     float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const FewPlace<Config> place = place_of(w);
+      const FewPlace place = place_of(w);
       const float2 state = place.states[row];
       const float weight = weight_of_base(state.x, base);
       const float4 more =
@@ -361,7 +360,7 @@ struct HopperFewRows : HopperProducts<Config> {
 
   /// Where a warp of this consumer leaves its sums. All four fit where the queries were, and the
   /// states behind the rows that are described.
-  __device__ __forceinline__ FewPlace<Config> place_of_warp(int of_warp) const {
+  __device__ __forceinline__ FewPlace place_of_warp(int of_warp) const {
     static_assert(kWarps * kMostFewRows * Config::kVHeadSize * 4 <= Shape::kLayout.query_bytes);
     static_assert(sizeof(float2) <= sizeof(Row));
     return {reinterpret_cast<float*>(shape.memory + Shape::query_offset(consumer, query_stage())) +

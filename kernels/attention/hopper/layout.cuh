@@ -133,8 +133,7 @@ ATTN_FN constexpr int code_row(int column) {
   return column / 16 * 16 + column % 2 * 8 + column % 16 / 2;
 }
 
-/// Of the warps beside the consumers (beside.cuh): how many there are, and keys of a stage.
-constexpr int kBesideWarps = 4;
+/// Keys of a stage of the warps beside the consumers (beside.cuh).
 constexpr int kBesideKeys = 16;
 
 /// Rows of a box of keys: those of a tile, or of pages the most that divide tile and page.

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
-#include "ops/cuda/attention/hopper_tiles.h"
+#include "ops/cuda/attention/hopper_problem_testing.h"
 #include "ops/cuda/recording_ops.h"
 
 namespace attnbench::cuda {
@@ -20,40 +20,7 @@ namespace {
 /// What problems that are returned point to: one of their own would move with them.
 alignas(128) std::array<char, 128> kRows{};
 
-/// Two requests of 16 heads that share 4 KV heads, bf16; contiguous keys.
-struct Problem {
-  alignas(128) std::array<char, 128> memory{};
-  attn::AttendParams params{};
-
-  explicit Problem(int query_len = 8192, int head_size = 128, int v_head_size = 128,
-                   int block_size = 0) {
-    static constexpr int kTable = 0;
-    params.query_element = params.output_element = params.kv.element = attn::Element::kBF16;
-    params.query = params.kv.key = params.kv.value = memory.data();
-    params.output = memory.data();
-    params.num_requests = 2;
-    params.num_heads = 16;
-    params.num_kv_heads = 4;
-    params.max_query_len = query_len;
-    params.head_size = head_size;
-    params.v_head_size = v_head_size;
-    params.query_head_stride = head_size;
-    params.query_token_stride = 16 * head_size;
-    params.output_head_stride = v_head_size;
-    params.output_token_stride = 16 * v_head_size;
-    params.score.softmax_scale = 0.1f;
-    params.score.window_left = -1;
-    params.kv.head_stride_key = head_size;
-    params.kv.head_stride_value = v_head_size;
-    params.kv.token_stride_key = 4 * head_size;
-    params.kv.token_stride_value = 4 * v_head_size;
-    if (block_size == 0) return;
-    params.kv.block_table = &kTable;
-    params.kv.block_size = block_size;
-    params.kv.block_stride = std::int64_t{2} * block_size * 4 * head_size;
-  }
-  std::string misfit(int sm = 90) const { return hopper_prefill_misfit(target_of_sm(sm), params); }
-};
+using Problem = HopperProblem;
 
 /// Queries, keys, values and probabilities in e4m3; contiguous unless there are blocks.
 Problem codes(int head_size = 128, int v_head_size = 128, int block_size = 0) {
@@ -75,13 +42,6 @@ Problem converted(int head_size = 128, int v_head_size = 128, int block_size = 0
 std::string plan_text(const Problem& problem, std::string_view options = {}) {
   const HopperPlan plan = hopper_plan(problem.params, options);
   return fmt::format("{}x{}", plan.tile_rows(), plan.tile.tile_n);
-}
-
-std::string value_of(const KernelSpec& spec, const std::string& name) {
-  for (const auto& [constant, value] : spec.constants) {
-    if (constant == name) return value;
-  }
-  return "no such constant";
 }
 
 }  // namespace
@@ -470,76 +430,6 @@ TEST_CASE(
     CHECK(tile_use(target_of_sm(90), problem.params, "prefill") == TileUse::kNever);
     CHECK(tile_use(target_of_sm(90), problem.params, "hopper_tiles:stages=2") == TileUse::kAlways);
   }
-}
-
-TEST_CASE("tiles beside others: which heads, in which plan, by how many CTAs") {
-  Problem problem(1, 128, 128, 16);
-  CHECK(hopper_beside_use(problem.params) == TileUse::kWhereItPays);
-  CHECK(hopper_beside_use(problem.params, "beside=0") == TileUse::kNever);
-  CHECK(hopper_beside_use(problem.params, "beside=3") == TileUse::kAlways);
-  CHECK(hopper_beside_use(problem.params, "few=0") == TileUse::kNever);
-  CHECK(hopper_beside_use(problem.params, "persistent=1:beside=2") == TileUse::kAlways);
-  CHECK(hopper_beside_use(problem.params, "stages=2") == TileUse::kWhereItPays);
-  CHECK(hopper_beside_use(Problem(1, 192, 128, 16).params) == TileUse::kNever);
-  CHECK(hopper_beside_use(Problem(1, 96, 96, 16).params) == TileUse::kNever);
-  CHECK(hopper_beside_use(Problem(1, 64, 64, 16).params) == TileUse::kWhereItPays);
-  CHECK(beside_use(problem.params, "hopper_tiles:beside=2") == TileUse::kAlways);
-  CHECK(beside_use(problem.params, "prefill") == TileUse::kWhereItPays);
-  attn::TileListParams list{};
-  list.tile_rows = 128;
-  list.num_ctas = 132;
-  list.num_tiles = 740;
-  list.num_bundles = 100;
-  list.num_beside = 640;
-  list.parts.num_splits = 5;
-  const Target target = target_of_sm(90);
-  CHECK(hopper_tiles_misfit(target, problem.params, list) == "");
-  const auto plan_of = [&](std::string_view options) {
-    return hopper_tiles_plan(target, problem.params, list, options);
-  };
-  const HopperPlan plan = plan_of("");
-  CHECK(plan.reason ==
-        "100 tiles of 128 rows by 64 keys, 3 stages, drawn by CTAs, queries ahead; beside them 640 "
-        "tiles of at most 8 rows, 2 stages of 16 keys, a tile a warp");
-  const AttendKernel kernel = hopper_tiles_kernel(problem.params, list, plan);
-  CHECK(kernel.threads == 512);
-  CHECK(value_of(kernel.spec, "int kBeside") == "2");
-  CHECK(value_of(kernel.spec, "int kSharing") == "1");
-  CHECK(value_of(kernel.spec, "bool kFew") == "false");
-  CHECK(hopper_tiles_shape(kernel, list, plan).grid_x == 132);
-  CHECK(plan_of("shares=1").shares);
-  CHECK(plan_of("beside=3:stages=2").tile.beside == 3);
-  list.num_beside = 100;  // fewer than warps: four to each
-  CHECK(plan_of("").shares);
-  list.num_bundles = 7;
-  CHECK(hopper_tiles_shape(kernel, list, plan_of("")).grid_x == 100);
-  list.tile_rows = 192;
-  CHECK(hopper_tiles_misfit(target, problem.params, list) ==
-        "tiles of 192 rows, and others beside them: it takes 128");
-  list.tile_rows = 128;
-  CHECK(hopper_tiles_misfit(target, Problem(1, 96, 96, 16).params, list) ==
-        "head sizes 96 and 96: beside the consumers there is room for 64 and 128");
-  // hopper_prefill has none, whatever the option says.
-  CHECK(hopper_prefill_kernel(problem.params, hopper_plan(problem.params, "beside=3")).threads ==
-        hopper_prefill_kernel(problem.params, hopper_plan(problem.params)).threads);
-}
-
-TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of queries") {
-  attn::TileListParams list{};
-  list.tile_rows = 192;
-  list.num_ctas = 132;
-  list.num_tiles = list.num_bundles = 400;
-  list.parts.num_splits = 3;
-  const Target target = target_of_sm(90);
-  Problem problem(1, 128, 128, 16);
-  CHECK(hopper_tiles_plan(target, problem.params, list).stays());
-  problem.params.num_heads = 28;
-  problem.params.num_kv_heads = 4;
-  CHECK_FALSE(hopper_tiles_plan(target, problem.params, list).stays());
-  CHECK_THROWS_WITH_AS(hopper_tiles_plan(target, problem.params, list, "persistent=1"),
-                       "kernel hopper_tiles: persistent=1: groups of 7 heads, which do not divide "
-                       "64 rows",
-                       Error);
 }
 
 TEST_CASE("the Hopper kernel takes encoders, in tiles of their own") {

@@ -17,6 +17,7 @@ constexpr int kMostStages = 4;
 // 426 and 116, two of 96 449 and 122; one stage beside takes 5 % longer.
 constexpr int kBesideTileN = 64;
 constexpr int kStagesBeside = 3;
+constexpr int kMostTileNBeside = 128;  // consumer_registers_beside() leaves others too few
 
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
 int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first,
@@ -114,6 +115,11 @@ static void plan_beside(const attn::TileListParams& list, std::string_view optio
   plan.slopes = 0;
   plan.tile.beside = plan.beside;
   if (!has_option(options, "tile_n")) plan.tile.tile_n = kBesideTileN;
+  if (plan.tile.tile_n > kMostTileNBeside) {
+    fail(ErrorKind::kUnsupported,
+         "kernel hopper_tiles: tile_n={}: {} keys at most with tiles beside", plan.tile.tile_n,
+         kMostTileNBeside);
+  }
   if (!has_option(options, "stages")) plan.tile.stages = kStagesBeside;
   // Where there are more tiles than warps, each warp for itself: nobody then waits for others, nor
   // for what they put together.
