@@ -5,7 +5,7 @@
 // One warp does a row, or all warps of a CTA share out the parts of one where there are many.
 //
 // Config: kOutput (Element) · kVHeadSize · kWarps (of a CTA) · kRowWarps (of one (token, head) row:
-// 1, or all of a CTA, which then share out the parts)
+// 1, or all of a CTA, which then share out the parts) · kFewParts (there are never more than lanes)
 #pragma once
 
 #include "kernels/attention/rows.cuh"
@@ -107,11 +107,13 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
   for (int i = 0; i < kBatch; ++i) {
     if (first + i * kStep < num_parts) batch[i].load(values_of(first + i * kStep));
   }
+  float mine = kNegInf;  // of few parts the log-weight of this lane's, and then its weight
   float maximum = kNegInf;
   for (int p = lane; p < num_parts; p += 32) {
-    const float log = log_of(p);
+    mine = log_of(p);
     // The negated test lets a NaN through, so that it is seen in the result.
-    if (!(log <= maximum)) maximum = log;
+    if (!(mine <= maximum)) maximum = mine;
+    if constexpr (Config::kFewParts) break;
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -119,10 +121,24 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
     if (!(other <= maximum)) maximum = other;
   }
   float total = 0.0f;
-  for (int p = lane; p < num_parts; p += 32) {
-    const float weight = weight_of_part(log_of(p), maximum);
-    if (weight != 0.0f) total += sum_of(p) * weight;
+  if constexpr (Config::kFewParts) {
+    mine = weight_of_part(mine, maximum);
+    if (mine != 0.0f) total = sum_of(lane) * mine;
+  } else {
+    for (int p = lane; p < num_parts; p += 32) {
+      const float weight = weight_of_part(log_of(p), maximum);
+      if (weight != 0.0f) total += sum_of(p) * weight;
+    }
   }
+  // Once more for every part, or from the lane that has it.
+  const auto weight_of = [&](int p) {
+    if constexpr (Config::kFewParts) {
+      const float weight = __shfl_sync(kAll, mine, p % 32);
+      return p < num_parts ? weight : 0.0f;
+    } else {
+      return p < num_parts ? weight_of_part(log_of(p), maximum) : 0.0f;
+    }
+  };
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAll, total, step);
   Columns sums{};
@@ -131,7 +147,7 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = p + i * kStep;
-      const float weight = at < num_parts ? weight_of_part(log_of(at), maximum) : 0.0f;
+      const float weight = weight_of(at);
       if (weight != 0.0f) sums.add(weight, batch[i]);
       const int next = at + kBatch * kStep;
       if (next < num_parts) batch[i].load(values_of(next));
@@ -177,12 +193,12 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
-  await_previous_kernel();
   const i64 row = row_of_warp<Config>();
   const i64 token = row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);
   const int* starts = params.query_start_loc + params.first_request;
   if (token < starts[0] || token >= starts[params.num_requests]) return;
+  await_previous_kernel();  // which made the parts; the starts are older
   const float* lse = split.partial_lse + head * split.num_tokens + token;
   const i64 lse_stride = params.num_heads * split.num_tokens;
   const float* values = split.partial_output + row * Config::kVHeadSize;

@@ -100,13 +100,14 @@ __device__ __forceinline__ float add_sink(float sink, float& base, float& sum, W
 }
 
 /// Row `row` of the tile cut to keys [run.begin, run.end); rows past the tile see nothing.
+template <bool kRanges = true>
 __device__ __forceinline__ Row describe_row(const AttendParams& params, const RowTile& tile,
                                             KeyInterval run, int row) {
   if (row >= tile.num_rows) return {{0, 0}, 0, 0.0f};
   const ScoreParams& score = params.score;
   int position = tile.context_len + (tile.first_row + row) / tile.group;
   KeyInterval keys = window_interval(position, tile.seq_len, score.window_left, score.window_right);
-  if (score.mm_ranges != nullptr) {
+  if (kRanges && score.mm_ranges != nullptr) {
     const int* ranges = score.mm_ranges + 2 * static_cast<i64>(tile.request) * score.num_mm_ranges;
     keys = join_ranges(keys, position, tile.seq_len, ranges, score.num_mm_ranges);
   }

@@ -42,6 +42,10 @@ struct HopperBeside {
   /// 50 us, by two blocks 52 (one NVIDIA H200, 2026-11-28).
   static constexpr int kMostBlocks = kSharing > 1 && kStages > 1 ? 2 : 1;
 
+  /// Whether a tile's query is loaded when its first keys are asked for. Where two blocks are
+  /// computed at a time there are no registers for it.
+  static constexpr bool kLoadsAhead = kMostBlocks == 1;
+
   /// What this warp brings next: blocks n, n - kSharing, ... down to `first` of a tile. Each lane
   /// holds the page table's entry of one of 32 blocks.
   struct Source {
@@ -70,6 +74,7 @@ struct HopperBeside {
   int brought = 0;           // blocks that are in the ring or on their way
   Source source{};
   bool is_ahead = false;  // the source is the next tile, not the one in work
+  Query coming{};         // of the source
 
   __device__ __forceinline__ int lane() const { return thread % 32; }
   __device__ __forceinline__ int warp() const { return thread / 32; }
@@ -156,6 +161,9 @@ struct HopperBeside {
     source.origin = item.keys.origin;
     source.n = item.keys.end - 1 - share();
     source.first = item.keys.first;
+    // Before its keys are asked for: at the start of a kernel all multiprocessors ask for as many
+    // as they have room for, and what comes behind them waits for all of these.
+    if constexpr (kLoadsAhead) Few::load_query(shape.params, item.tile, coming);
     if (source.has_block()) load_entries();
   }
   __device__ __forceinline__ void load_entries() {
@@ -271,17 +279,18 @@ struct HopperBeside {
   /// A tile of the list; whole groups of those who share it. `next`: the one behind it. Returns the
   /// one behind that, which it draws near the end: what is drawn no other can do, however long it
   /// is idle.
-  __device__ int attend(int index, int next) {
+  __device__ int attend(int index, int next, Query& query) {
     constexpr int kLastBlocks = 4;
     const HopperItem item = shape.template listed_item<kBesideKeys>(index, 0);
     const RowTile tile = item.tile;
     const KeyTiles blocks = item.keys;
     const KeyInterval unmasked = unmasked_tiles(blocks, item.bounds.core, kBesideKeys);
     const int part = item.part;
-    Query query;
-    Few::fetch_query(shape.params, tile, query);
+    if constexpr (!kLoadsAhead) Few::load_query(shape.params, tile, query);
+    Few::keep_rows(tile.num_rows, query);
     if (lane() < kDescribedRows) {
-      rows()[lane()] = describe_row(shape.params, tile, {blocks.origin, tile.seq_len}, lane());
+      rows()[lane()] =
+          describe_row<Config::kRanges>(shape.params, tile, {blocks.origin, tile.seq_len}, lane());
     }
     __syncwarp();
     Sums sums{};
@@ -311,7 +320,7 @@ struct HopperBeside {
     announce(drawn);
     meet();
     constexpr int kQuads = Config::kVHeadSize / 4;
-#pragma unroll 1
+#pragma unroll 2
     for (int i = kSharing == 1 ? lane() : thread; i < tile.num_rows * kQuads; i += kSharing * 32) {
       Few::template join<kSharing>(
           shape, tile, rows(), part, i / kQuads, i % kQuads * 4,
@@ -329,8 +338,11 @@ struct HopperBeside {
     open(tile);
 #pragma unroll 1
     while (tile != kNone) {
+      fill(kNone);
+      Query query;
+      if constexpr (kLoadsAhead) query = coming;  // before the source is the next tile
       fill(next);
-      const int after = attend(tile, next);
+      const int after = attend(tile, next, query);
       tile = next;
       next = after;
       is_ahead = false;  // where there is a next tile, its blocks came behind those of this one

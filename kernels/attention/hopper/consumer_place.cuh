@@ -101,8 +101,11 @@ struct HopperPlace {
     }
     const int first = first_row() + warp_row();
     if (lane() < kWarpRows) {
-      rows()[lane()] = describe_row(shape.params, item.tile,
-                                    {Shape::first_key(item), item.tile.seq_len}, first + lane());
+      // Of a list there are no ranges; elsewhere kernels are as they were measured.
+      rows()[lane()] =
+          describe_row < Config::kRanges ||
+          !has_tile_list<Config>() > (shape.params, item.tile,
+                                      {Shape::first_key(item), item.tile.seq_len}, first + lane());
     }
     __syncwarp();
   }

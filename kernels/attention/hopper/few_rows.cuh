@@ -112,12 +112,11 @@ struct HopperFew {
             ((lane() / 16 ^ row) * 16)};
   }
 
-  /// Zeros for rows that are not there: the rows of a warp vote on when their bases rise.
-  __device__ __forceinline__ static void fetch_query(const AttendParams& params,
-                                                     const RowTile& tile, Query& query) {
+  /// Of rows that are not there, those of the first: keep_rows() has to come before they are used.
+  __device__ __forceinline__ static void load_query(const AttendParams& params, const RowTile& tile,
+                                                    Query& query) {
     const int row = lane() / 4;
-    const bool exists = row < tile.num_rows;
-    const int some = exists ? row : 0;
+    const int some = row < tile.num_rows ? row : 0;
     const auto* const from = static_cast<const u16*>(params.query) +
                              token_of(tile, some) * params.query_token_stride +
                              head_of(tile, some) * params.query_head_stride + lane() % 4 * 2;
@@ -125,10 +124,15 @@ struct HopperFew {
     for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const u32 pair = *reinterpret_cast<const u32*>(from + k * 16 + i * 8);
-        query.held[k][i] = exists ? pair : 0;
+        query.held[k][i] = *reinterpret_cast<const u32*>(from + k * 16 + i * 8);
       }
     }
+  }
+  /// Zeros for rows that are not there: the rows of a warp vote on when their bases rise.
+  __device__ __forceinline__ static void keep_rows(int num_rows, Query& query) {
+    if (lane() / 4 < num_rows) return;
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) query.held[k][0] = query.held[k][1] = 0;
   }
 
   /// settle_values() for 16 kCount keys that are this warp's alone; their values lie from `offset`
@@ -282,7 +286,8 @@ struct HopperFewRows : HopperProducts<Config> {
         query.held[k + 1][1] = exists ? matrices[3] : 0;
       }
     } else {
-      Few::fetch_query(shape.params, tile, query);
+      Few::load_query(shape.params, tile, query);
+      Few::keep_rows(tile.num_rows, query);
     }
   }
 
@@ -382,8 +387,8 @@ struct HopperFewRows : HopperProducts<Config> {
     Query query;
     fetch_query(tile, query);
     if (lane() < Products::kWarpRows) {
-      rows()[lane()] =
-          describe_row(shape.params, tile, {Shape::first_key(item), tile.seq_len}, lane());
+      rows()[lane()] = describe_row<Config::kRanges>(
+          shape.params, tile, {Shape::first_key(item), tile.seq_len}, lane());
     }
     __syncwarp();
     Sums sums{};

@@ -189,10 +189,7 @@ struct HopperProducer {
     constexpr int kUndrawn = -2;
     const TileListParams& list = *shape.list;
     Ring<kQueueStages> queue{0, 1};
-    int bundle = static_cast<int>(blockIdx.x);
-    // A CTA may be there for what is done beside.
-    if (bundle >= list.num_bundles) bundle = Shape::kNoBundle;
-    if (lane == 0) announce(queue, bundle);
+    int bundle = shape.first_bundle();
     while (bundle != Shape::kNoBundle) {
       const int end = list.bundles[bundle + 1];
       int next = kUndrawn;  // of lane 0

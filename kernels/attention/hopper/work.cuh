@@ -319,19 +319,25 @@ struct HopperShape {
     const int bundle = drawn + static_cast<int>(gridDim.x);
     return bundle < list->num_bundles ? bundle : kNoBundle;
   }
-  /// Calls work(item) for every item of the bundles that are announced; whole warps.
+  /// Which is not drawn. A CTA without one is there for what is done beside.
+  __device__ __forceinline__ int first_bundle() const {
+    const int cta = static_cast<int>(blockIdx.x);
+    return cta < list->num_bundles ? cta : kNoBundle;
+  }
+  /// Calls work(item) for every item of the first bundle, which needs no announcement, and of those
+  /// that are announced; whole warps.
   template <class Work>
   __device__ __forceinline__ void follow(const Work& work) const {
     Ring<kQueueStages> ring{0, 0};
-    for (int nth = 0;;) {
+    int bundle = first_bundle();
+    for (int nth = 0; bundle != kNoBundle;) {
+      const int end = list->bundles[bundle + 1];
+      for (int i = list->bundles[bundle]; i < end; ++i) work(listed_item(i, nth++));
       await(queue_full(ring.stage), ring.parity);
-      const int bundle = *queue_number(ring.stage);
+      bundle = *queue_number(ring.stage);
       __syncwarp();
       if (threadIdx.x % 32 == 0) arrive(queue_empty(ring.stage));
       ring.advance();
-      if (bundle == kNoBundle) return;
-      const int end = list->bundles[bundle + 1];
-      for (int i = list->bundles[bundle]; i < end; ++i) work(listed_item(i, nth++));
     }
   }
 

@@ -102,7 +102,8 @@ void attend_tiles(Launcher& launcher, const attn::AttendParams& params,
 // for its results themselves (overlaps_previous).
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
                     const attn::SplitParams& split) {
-  const AttendKernel kernel = combine_kernel(params, "combine_splits", split.num_splits);
+  const AttendKernel kernel =
+      combine_kernel(params, "combine_splits", split.num_splits, split.num_splits);
   LaunchShape shape;
   shape.overlaps_previous = true;
   shape.grid_x = params.num_requests == 0
@@ -114,7 +115,8 @@ void combine_splits(Launcher& launcher, const attn::AttendParams& params,
 
 void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
-  const AttendKernel kernel = combine_kernel(params, "reduce_segments", segments.num_segments);
+  const AttendKernel kernel =
+      combine_kernel(params, "reduce_segments", segments.num_segments, segments.num_segments);
   LaunchShape shape;
   shape.overlaps_previous = true;
   shape.grid_x =
@@ -148,7 +150,7 @@ void combine_plan(Launcher& launcher, const attn::AttendParams& params,
   const int parts = params.batch_invariant != 0 || params.num_requests == 0
                         ? 1
                         : static_cast<int>(ceil_quotient(plan.num_parts, params.num_requests));
-  const AttendKernel kernel = combine_kernel(params, "combine_plan", parts);
+  const AttendKernel kernel = combine_kernel(params, "combine_plan", parts, plan.num_parts);
   LaunchShape shape;
   shape.overlaps_previous = true;
   shape.grid_x =

@@ -41,6 +41,7 @@ constexpr std::array kPrefillTiles = {
 constexpr int kCombineWarps = 4;
 constexpr int kWideCombineWarps = 8;
 constexpr int kWideCombineParts = 9;
+constexpr int kLanes = 32;
 /// With a scale for every token and head, which take the registers of 16 rows more.
 constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
                                                PrefillTile{256, 1, 8, 1, 64, 1},
@@ -523,7 +524,8 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   return kernel;
 }
 
-AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts) {
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
+                            std::int64_t most_parts) {
   const bool wide = parts >= kWideCombineParts;
   const int warps = wide ? kWideCombineWarps : kCombineWarps;
   AttendKernel kernel;
@@ -532,7 +534,8 @@ AttendKernel combine_kernel(const attn::AttendParams& params, const std::string&
   kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
                            {"int kVHeadSize", std::to_string(params.v_head_size)},
                            {"int kWarps", std::to_string(warps)},
-                           {"int kRowWarps", std::to_string(wide ? warps : 1)}};
+                           {"int kRowWarps", std::to_string(wide ? warps : 1)},
+                           {"bool kFewParts", spec_flag(most_parts <= kLanes)}};
   kernel.spec.name =
       fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
   kernel.tile_rows = wide ? 1 : warps;

@@ -75,8 +75,10 @@ struct DecodeForm {
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const DecodeForm& form);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
-/// for so many parts a row; tile_rows (token, head) rows a CTA.
-AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
+/// for about so many parts a row, of which none has more than `most_parts`; tile_rows (token, head)
+/// rows a CTA.
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
+                            std::int64_t most_parts);
 
 /// Query rows of a KV head that the decode kernel still does better than a half-empty tile of the
 /// prefill kernel.
