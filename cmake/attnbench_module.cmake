@@ -102,16 +102,18 @@ function(attnbench_optimise target level)
   endif()
 endfunction()
 
-# attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
-#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
+# attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [TESTS_APART regex] [DIR dir] [EXCLUDE regex]
+#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_SUITE suite] [THOROUGH setting])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
 # MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
 # compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
-# SEPARATE_TESTS: not so in its tests, which are never in groups. PARALLEL_TESTS: test cases that take
-# all cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
+# TESTS_APART: not so in the tests that match it, each of which is compiled by itself. PARALLEL_SUITE:
+# doctest's name for test cases that take all cores, for minutes; they are a test of their own,
+# <name>.parallel, which runs alone and first. THOROUGH: the environment in which they do what they leave out else; that is the test
+# <name>.thorough, with a label that scripts/test does not select by default.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;MEDIUM;SEPARATE_TESTS" "DIR;EXCLUDE;HOT;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;MEDIUM" "DIR;EXCLUDE;HOT;TESTS_APART;PARALLEL_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -165,22 +167,37 @@ function(attnbench_module name)
   endif()
   if(ATTNBENCH_TESTS AND tests)
     add_executable(test_${name} ${tests})
-    if(ATTNBENCH_UNITY AND NOT ARG_SEPARATE_TESTS)
+    if(ATTNBENCH_UNITY)
       set_target_properties(test_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      if(ARG_TESTS_APART)
+        set(apart ${tests})
+        list(FILTER apart INCLUDE REGEX "${ARG_TESTS_APART}")
+        set_source_files_properties(${apart} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endif()
     endif()
     target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
     # Why: tests are compiled often and run once; what they test keeps its optimisation.
     target_compile_options(test_${name} PRIVATE -O1)
     attnbench_precompile(test_${name} tests FLAGS -O1 HEADERS <doctest/doctest.h>)
     target_compile_definitions(test_${name} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    if(ARG_PARALLEL_TESTS)
-      add_test(NAME ${name} COMMAND test_${name} "--test-case-exclude=${ARG_PARALLEL_TESTS}")
-      add_test(NAME ${name}.parallel COMMAND test_${name} "--test-case=${ARG_PARALLEL_TESTS}")
+    set(entries ${name})
+    if(ARG_PARALLEL_SUITE)
+      add_test(NAME ${name} COMMAND test_${name} "--test-suite-exclude=${ARG_PARALLEL_SUITE}")
+      add_test(NAME ${name}.parallel COMMAND test_${name} "--test-suite=${ARG_PARALLEL_SUITE}")
       cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-      set_tests_properties(${name}.parallel PROPERTIES LABELS unit COST 400 PROCESSORS ${cores})
+      set_tests_properties(${name}.parallel PROPERTIES COST 400 PROCESSORS ${cores})
+      list(APPEND entries ${name}.parallel)
     else()
       add_test(NAME ${name} COMMAND test_${name})
     endif()
-    set_tests_properties(${name} PROPERTIES LABELS unit)
+    set_tests_properties(${entries} PROPERTIES LABELS unit)
+    if(ARG_THOROUGH)
+      add_test(NAME ${name}.thorough COMMAND test_${name} "--test-suite=${ARG_PARALLEL_SUITE}")
+      set_tests_properties(${name}.thorough PROPERTIES LABELS thorough ENVIRONMENT ${ARG_THOROUGH}
+        TIMEOUT 2400 PROCESSORS ${cores})
+      list(APPEND entries ${name}.thorough)
+    endif()
+    # A suite that is called by another name would be selected by nothing.
+    set_tests_properties(${entries} PROPERTIES FAIL_REGULAR_EXPRESSION "test cases: +0 \\|")
   endif()
 endfunction()

@@ -4,10 +4,15 @@ no run judges, a test must fail: one of tests/cli that the mutant names ("test")
 the gate its unit tests.
 
 Every entry of mutants.json, row_mutants.json (small numeric mistakes) and gate_mutants.json in
-tests/mutation replaces one piece of text of one source file. Only the mutated file is compiled, with
-the flags of the build, and linked before the libraries of the tool, so that the real sources and the
-real binary stay as they are. Where the build compiles sources in groups, the others of its group are
-compiled once, each by itself, and linked there too.
+tests/mutation replaces one piece of text of one source file. Only the mutated files are compiled, each
+once with all of its mutants (mutant_choice), with the flags of the build, and linked before the objects
+of the tool, so that the real sources and the real binary stay as they are. The program that comes of it
+has to pass every case while no mutant is chosen. A mutant that cannot be chosen when the program runs
+has an object of its own in it.
+
+Where the build compiles sources in groups, the objects of whole groups are linked behind, in which the
+compiler may have inlined what a mutant changes. So a mutant that is not caught that way counts only when
+it gets through alone: its file, and each other one of its group, compiled by itself.
 
 Example: scripts/mutation_test.py --build build
 """
@@ -25,6 +30,8 @@ import sys
 import tempfile
 import threading
 
+import mutant_choice
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MUTATION = ROOT / "tests" / "mutation"
 
@@ -33,11 +40,19 @@ class Failure(Exception):
     """A mutant that survived, or could not be made."""
 
 
-def run_test(binary, name):
+def environment(number):
+    """That in which a program has the mutant of that number, or none."""
+    found = {**os.environ, mutant_choice.VARIABLE: str(number)}
+    if number is None:
+        del found[mutant_choice.VARIABLE]
+    return found
+
+
+def run_test(binary, name, number=None):
     """The same of a test of tests/cli: a test that fails is a fault found."""
     done = subprocess.run(
         [sys.executable, "-B", "-m", "unittest", name], capture_output=True, text=True, timeout=120,
-        cwd=ROOT / "tests" / "cli", env={**os.environ, "ATTNBENCH_BIN": str(binary)})
+        cwd=ROOT / "tests" / "cli", env={**environment(number), "ATTNBENCH_BIN": str(binary)})
     if "Ran 1 test" not in done.stderr or "skipped" in done.stderr:
         raise Failure(f"expected one test, found {done.stderr.strip()[-400:]}")
     if done.returncode == 0:
@@ -46,21 +61,23 @@ def run_test(binary, name):
     return [("incorrect", reason[0])] if reason else [("error", done.stderr.strip()[-400:])]
 
 
-def run_tool(binary, mutant):
-    """Statuses and reasons of the mutant's case under `binary`; {scratch} in a value is a folder."""
+def run_tool(binary, mutant, number=None):
+    """Statuses and reasons of the mutant's case under `binary`; {scratch} in a value is a folder. With
+    `number` the binary has that mutant among others."""
     if "test" in mutant:
-        return run_test(binary, mutant["test"])
+        return run_test(binary, mutant["test"], number)
     with tempfile.TemporaryDirectory() as scratch:
-        return run_case(binary, mutant, scratch)
+        return run_case(binary, mutant, scratch, number)
 
 
-def run_case(binary, mutant, scratch):
+def run_case(binary, mutant, scratch, number):
     command = [str(binary), "run", str(MUTATION / "base.yaml"), "--backend", mutant["backend"]]
     for key, value in mutant["set"].items():
         text = value if isinstance(value, str) else json.dumps(value)
         command += ["--set", f"{key}={text}".replace("{scratch}", scratch)]
     command += ["--device", "cpu", "--no-timing", "--no-progress", "-q", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT,
+                          env=environment(number))  # fmt: skip
     start = done.stdout.find("{")
     if start < 0:
         raise Failure(f"no results (exit {done.returncode}): {done.stderr.strip()[-400:]}")
@@ -119,9 +136,9 @@ class Build:
         command[command.index("-c") + 1] = str(mutated)
         return command + ["-Og"]
 
-    def neighbours_of(self, source):
-        """Objects of the other sources of its group, unchanged; each is compiled once."""
-        return [self.unchanged(other) for other in self.group[source.resolve()]
+    def neighbours_of(self, source, objects):
+        """Objects of the other sources of its group, unchanged: `objects`, by source, or compiled, once."""
+        return [objects.get(other) or self.unchanged(other) for other in self.group[source.resolve()]
                 if other != source.resolve()]  # fmt: skip
 
     def unchanged(self, source):
@@ -145,6 +162,22 @@ class Build:
         return (command[:first_library] + [str(file) for file in mutated_objects]
                 + command[first_library:] + self.linker)
 
+    def link_before_groups(self, program, objects, output):
+        """The command with `objects`, by source, before all others. Of what is defined twice, there and
+        in the object of a group, the linker takes the first."""
+        whole = {name for source in objects for name in self.objects_within(source, objects)}
+        command = [word for word in self.link[program] if word not in whole]
+        command[command.index("-o") + 1] = str(output)
+        first = next(i for i, word in enumerate(command) if word.endswith((".o", ".a")))
+        return (command[:first] + [str(file) for file in objects.values()] + command[first:]
+                + self.linker + ["-Wl,--allow-multiple-definition"])
+
+    def objects_within(self, source, sources):
+        """The object of the group of `source`, where `sources` are all of the group."""
+        compiled = self.compile[source]
+        whole = all(other in sources for other in self.group[source])
+        return [compiled[compiled.index("-o") + 1]] if whole else []
+
 
 def mutate(mutant):
     text = (ROOT / mutant["file"]).read_text()
@@ -161,61 +194,138 @@ def call(command, directory, what):
         raise Failure(f"{what} failed: {done.stderr.strip()[-800:]}")
 
 
-def build_mutant(build, mutant, program, scratch):
-    """Path of the program with the fault."""
+def build_mutant(build, mutant, program, scratch, objects=None):
+    """Path of the program with the fault. `objects` of other sources are used where they are needed."""
     source = ROOT / mutant["file"]
     mutated = scratch / source.name
     mutated.write_text(mutate(mutant))
     compiled = scratch / "mutated.o"
     call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
     binary = scratch / program
-    objects = [compiled, *build.neighbours_of(source)]
+    objects = [compiled, *build.neighbours_of(source, objects or {})]
     call(build.link_command(program, source, objects, binary), build.directory, "linker")
     return binary
 
 
-def test_mutant(build, mutant):
-    """Returns the reason with which the fault was caught."""
+class Program:
+    """A program with all mutants of it, one of which is chosen when it runs."""
+
+    def __init__(self, build, program, mutants, scratch, pool):
+        self.build, self.program, self.mutants = build, program, mutants
+        self.scratch = scratch
+        self.binary = scratch / program
+        self.numbers = {}  # of the mutants that can be chosen, by name
+        by_file = {}
+        for number, mutant in enumerate(mutants, 1):
+            by_file.setdefault(mutant["file"], []).append((number, mutant))
+        compiled = pool.map(lambda item: self.compiled(*item), by_file.items())
+        self.objects = dict(zip([(ROOT / file).resolve() for file in by_file], compiled))
+        self.link(self.objects, self.binary)
+
+    def compiled(self, file, numbered):
+        """The object of a file with all of its mutants; of the file as it is, where the compiler does
+        not take them."""
+        output = self.scratch / (file.replace("/", "-") + ".o")
+        texts = [(n, m["find"], m["replace"]) for n, m in numbered if is_there_once(m)]
+        text, chosen = mutant_choice.with_choices((ROOT / file).read_text(), texts)
+        try:
+            self.compile(file, text, output)
+            names = {n: m["name"] for n, m in numbered}
+            self.numbers.update({names[number]: number for number in chosen.values()})
+        except Failure:
+            self.compile(file, (ROOT / file).read_text(), output)
+        return output
+
+    def compile(self, file, text, output):
+        mutated = output.with_suffix(".cpp")
+        mutated.write_text(text)
+        call([*self.build.compile_command(ROOT / file, mutated, output), "-w"], self.build.directory,
+             "compiler")  # fmt: skip
+
+    def link(self, objects, binary):
+        call(self.build.link_before_groups(self.program, objects, binary), self.build.directory, "linker")
+
+    def run(self, mutant, check):
+        """What `check` says of the program with the mutant: check(binary, number)."""
+        if mutant["name"] in self.numbers:
+            return check(self.binary, self.numbers[mutant["name"]])
+        with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
+            output, binary = pathlib.Path(name, "mutated.o"), pathlib.Path(name, self.program)
+            self.compile(mutant["file"], mutate(mutant), output)
+            self.link({**self.objects, (ROOT / mutant["file"]).resolve(): output}, binary)
+            return check(binary, None)
+
+
+def is_there_once(mutant):
+    return (ROOT / mutant["file"]).read_text().count(mutant["find"]) == 1
+
+
+def alone(program, mutant, check):
+    """The same of a program that has no object of a group with the file: what counts in the end. As it
+    is linked otherwise than the rest, the file without the fault is tried as well."""
     with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        results = run_tool(build_mutant(build, mutant, "attnbench", pathlib.Path(name)), mutant)
+        caught = check(build_mutant(program.build, mutant, program.program, pathlib.Path(name),
+                                    program.objects), None)  # fmt: skip
+    same = {**mutant, "replace": mutant["find"]}
+    with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
+        binary = build_mutant(program.build, same, program.program, pathlib.Path(name), program.objects)
+        if is_of_gate(mutant):
+            test_gate_original(binary)
+        else:
+            test_original(binary, mutant)
+    return caught
+
+
+def test_mutant(program, mutant):
+    """Returns the reason with which the fault was caught."""
+    def check(binary, number):
+        if is_of_gate(mutant):
+            return caught_by_gate(binary, number)
+        return caught_by_run(binary, number, mutant)
+
+    try:
+        return program.run(mutant, check)
+    except Failure:
+        return alone(program, mutant, check)
+
+
+def is_of_gate(mutant):
+    return "backend" not in mutant and "test" not in mutant
+
+
+def caught_by_run(binary, number, mutant):
+    results = run_tool(binary, mutant, number)
     survivors = [status for status, _ in results if status != "incorrect"]
     if survivors or not results:
         raise Failure(f"expected every result incorrect, found {[s for s, _ in results]}")
     return results[0][1]
 
 
-def test_gate_mutant(build, mutant):
-    """Returns the first test that failed. The simulations of noise take seconds: not for them."""
-    with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        binary = build_mutant(build, mutant, "test_gate", pathlib.Path(name))
-        done = subprocess.run([str(binary), "--test-case-exclude=*noisy machine*"],
-                              capture_output=True, text=True, timeout=120)
+def run_gate(binary, number=None):
+    """The unit tests of the gate. The simulations of noise take seconds: not for mutants."""
+    return subprocess.run([str(binary), "--test-case-exclude=*noisy machine*"], capture_output=True,
+                          text=True, timeout=120, env=environment(number))  # fmt: skip
+
+
+def caught_by_gate(binary, number):
+    """Returns the first test that failed."""
+    done = run_gate(binary, number)
     if done.returncode != 1 or "FAILURE!" not in done.stdout:
         raise Failure(f"expected failing tests, found exit {done.returncode}: {done.stdout[-200:]}")
     return next(line for line in done.stdout.splitlines() if line.startswith("TEST CASE"))
 
 
+def test_gate_original(binary):
+    done = run_gate(binary)
+    if done.returncode != 0 or "SUCCESS!" not in done.stdout:
+        raise Failure(f"without a fault: expected passing tests, found exit {done.returncode}: "
+                      f"{done.stdout[-200:]}")
+
+
 def test_original(binary, mutant):
     results = run_tool(binary, mutant)
     if not results or any(status != "passed" for status, _ in results):
-        raise Failure(f"the unmutated program: expected passed, found {results}")
-
-
-def test_relinked(build, mutant):
-    """Compiled and linked as a mutant is, but without the fault, a program passes: else everything
-    that is linked this way would count as caught."""
-    same = {**mutant, "replace": mutant["find"]}
-    is_gate = "backend" not in mutant and "test" not in mutant
-    with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        binary = build_mutant(build, same, "test_gate" if is_gate else "attnbench",
-                              pathlib.Path(name))  # fmt: skip
-        if not is_gate:
-            return test_original(binary, mutant)
-        done = subprocess.run([str(binary), "--test-case-exclude=*noisy machine*"],
-                              capture_output=True, text=True, timeout=120)
-    if done.returncode != 0 or "SUCCESS!" not in done.stdout:
-        raise Failure(f"the same text, linked as a mutant: expected passing tests, found "
-                      f"exit {done.returncode}: {done.stdout[-200:]}")
+        raise Failure(f"without a fault: expected passed, found {results}")
 
 
 def enclosing_build():
@@ -238,17 +348,21 @@ def main():
     of_the_gate = [m for m in json.loads((MUTATION / "gate_mutants.json").read_text())
                    if arguments.only in m["name"]]
     build = Build(arguments.build.resolve())
-    binary = build.directory / "attnbench"
 
-    # Mutants share cases; the real program needs to pass each once.
+    # Mutants share cases; the program without one needs to pass each once.
     cases = {json.dumps(m.get("test") or [m["backend"], m["set"]]): m for m in mutants}
     failures = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        originals = [(m, pool.submit(test_original, binary, m)) for m in cases.values()]
-        originals += [(m, pool.submit(test_relinked, build, m))
-                      for m in mutants[:1] + of_the_gate[:1]]
-        tests = [(m, pool.submit(test_mutant, build, m)) for m in mutants]
-        tests += [(m, pool.submit(test_gate_mutant, build, m)) for m in of_the_gate]
+    with (concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool,
+          tempfile.TemporaryDirectory(prefix="attnbench-mutants-") as scratch):  # fmt: skip
+        originals, tests = [], []
+        if mutants:
+            program = Program(build, "attnbench", mutants, pathlib.Path(scratch), pool)
+            originals += [(m, pool.submit(test_original, program.binary, m)) for m in cases.values()]
+            tests += [(m, pool.submit(test_mutant, program, m)) for m in mutants]
+        if of_the_gate:
+            gate = Program(build, "test_gate", of_the_gate, pathlib.Path(scratch), pool)
+            originals.append((of_the_gate[0], pool.submit(test_gate_original, gate.binary)))
+            tests += [(m, pool.submit(test_mutant, gate, m)) for m in of_the_gate]
         for mutant, future in originals + tests:
             try:
                 caught = future.result()

@@ -1,9 +1,11 @@
-// Every kernel compiles for the architectures that are tested, without spills that its spec does
-// not declare.
+// Kernels compile for the architectures that are tested, without spills that its spec does not
+// declare: by default a choice of the kernels of every case, under ATTNBENCH_COMPILE_TESTS=others,
+// as the test cuda.thorough has it, all the others.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -24,6 +26,7 @@
 #include "ops/cuda/recording_ops.h"
 #include "ops/cuda/sample/sample_kernels.h"
 #include "ops/cuda/testing/all_cases_testing.h"
+#include "ops/cuda/testing/chosen_specs_testing.h"
 #include "ops/cuda/zone_scan.h"
 #include "ops/forwarding_ops.h"
 
@@ -68,45 +71,58 @@ constexpr int kCompileThreads = 1;
 constexpr int kCompileThreads = 0;  // all cores
 #endif
 
-/// For sm_80 and sm_90a on all cores, without spills that a spec does not declare. `specs_for`
-/// gives the specs of an architecture.
-void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_for) {
+/// Whether this run compiles what is left out by default.
+bool compiles_others() {
+  const char* const value = std::getenv("ATTNBENCH_COMPILE_TESTS");
+  if (value == nullptr) return false;
+  if (std::string_view(value) == "others") return true;
+  FAIL("ATTNBENCH_COMPILE_TESTS: expected 'others', found '" << std::string(value) << "'");
+  return false;
+}
+
+void check_compiled(const SpecForArch& c, const CompiledKernel& compiled) {
+  CAPTURE(c.spec.name);
+  CAPTURE(c.arch);
+  CHECK(compiled.registers > 0);
+  CHECK(compiled.spill_bytes <= c.spec.allowed_spill_bytes);
+  CHECK_FALSE(compiled.has_serialised_products);
+  if (const auto room = static_room(c.spec)) CHECK(compiled.shared_bytes <= *room);
+}
+
+/// Kernels for sm_80 and sm_90a on all cores, without spills that a spec does not declare: those
+/// that `chosen` takes, or all but those. `specs_for` gives the specs of an architecture.
+/// With `source` only kernels of that file are chosen: the entries of others have cases of their
+/// own.
+void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_for,
+                    Chosen chosen = Chosen::kEntries, const std::string& source = "") {
   if (!find_nvrtc().compiler) {
     MESSAGE("skipped: " << find_nvrtc().missing);
     return;
   }
+  // What the ctest entries with and without the others select.
+  CHECK(std::string_view(doctest::getContextOptions()->currentTest->m_test_suite) == "compile");
+  std::vector<SpecForArch> all;
+  for (const int sm : {80, 90}) {
+    for (KernelSpec& spec : specs_for(sm)) all.push_back({std::move(spec), arch_of_sm(sm)});
+  }
+  CHECK_FALSE(all.empty());
+  const SplitSpecs split = split_specs(std::move(all), chosen, source);
+  const std::vector<SpecForArch>& wanted = compiles_others() ? split.others : split.chosen;
   const auto cache = std::filesystem::temp_directory_path() /
                      ("attnbench-compile-test-" + std::to_string(getpid()));
-  struct Compilation {
-    KernelSpec spec;
-    std::string arch;
-    const StoredKernel* kernel;
-  };
-  std::vector<Compilation> compilations;
-  for (const int sm : {80, 90}) {
-    for (KernelSpec& spec : specs_for(sm)) {
-      compilations.push_back({std::move(spec), arch_of_sm(sm), nullptr});
-    }
-  }
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache.string());
+  std::vector<const StoredKernel*> kernels(wanted.size());
   ThreadPool(kCompileThreads)
-      .parallel_for(static_cast<std::int64_t>(compilations.size()), [&](std::int64_t i, int) {
-        Compilation& c = compilations[static_cast<std::size_t>(i)];
-        c.kernel = &store->get(c.spec, c.arch);
+      .parallel_for(static_cast<std::int64_t>(wanted.size()), [&](std::int64_t i, int) {
+        const SpecForArch& c = wanted[static_cast<std::size_t>(i)];
+        kernels[static_cast<std::size_t>(i)] = &store->get(c.spec, c.arch);
       });
-  for (const auto& [spec, arch, kernel] : compilations) {
-    CAPTURE(spec.name);
-    CAPTURE(arch);
-    const CompiledKernel& compiled = kernel->compiled;
-    CHECK(compiled.registers > 0);
-    CHECK(compiled.spill_bytes <= spec.allowed_spill_bytes);
-    CHECK_FALSE(compiled.has_serialised_products);
-    if (const auto room = static_room(spec)) CHECK(compiled.shared_bytes <= *room);
-  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) check_compiled(wanted[i], kernels[i]->compiled);
   std::filesystem::remove_all(cache);
 }
-void check_compiles(const std::vector<OperationCase>& cases) {
-  check_compiles([&](int sm) { return specs_on(sm, cases); });
+void check_compiles(const std::vector<OperationCase>& cases, Chosen chosen,
+                    const std::string& source = "") {
+  check_compiles([&](int sm) { return specs_on(sm, cases); }, chosen, source);
 }
 
 }  // namespace
@@ -145,17 +161,19 @@ TEST_CASE("every covering case can be run, and writes something, on the CPU") {
   }
 }
 
+TEST_SUITE_BEGIN("compile");
+
 TEST_CASE("kernels that move, quantise and multiply compile without spills") {
   std::vector<OperationCase> cases = operation_cases();
   add_coverage_cases(cases);
   add_indexer_cases(cases);
-  check_compiles(cases);
+  check_compiles(cases, Chosen::kNames);
 }
 
 TEST_CASE("the tiled attention kernels compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_attend_cases(cases);
-  check_compiles(cases);
+  check_compiles(cases, Chosen::kNames);
 }
 
 TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or products that wait") {
@@ -277,7 +295,7 @@ TEST_CASE("the kernel of gathered latents compiles for Hopper without undeclared
 TEST_CASE("kernels of f32 attention compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_f32_attend_cases(cases);
-  check_compiles(cases);
+  check_compiles(cases, Chosen::kNames);
 }
 
 TEST_CASE("kernels of planted faults compile without spills") {
@@ -323,10 +341,13 @@ TEST_CASE("the copy by tensor maps compiles for Hopper without spills") {
   });
 }
 
+// Beside it what the launchers take in its place for some of the cases.
 TEST_CASE("the general attention kernel compiles without spills") {
   std::vector<OperationCase> cases;
   add_general_attend_cases(cases);
-  check_compiles(cases);
+  check_compiles(cases, Chosen::kNames, "attention/general.cuh");
 }
+
+TEST_SUITE_END();
 
 }  // namespace attnbench::cuda
