@@ -4,9 +4,9 @@
 //
 // A fiber runs until it meets the others: at a barrier, a shuffle, a vote, a product of the warp.
 // The order between two such points is that of the thread numbers, which one real order of the
-// device is; races that show only in another order are not found. Copies (cp.async) are done at
-// once, so a missing wait is not found either. What is found: wrong addresses, layouts, masks,
-// arithmetic, and barriers that only some threads reach.
+// device is; races that show only in another order are found where the thread sanitizer looks on
+// (race_testing.h). Copies (cp.async) are done at once, so a missing wait is not found. What is
+// found: wrong addresses, layouts, masks, arithmetic, and barriers that only some threads reach.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ops/cuda/testing/fiber_testing.h"
+#include "ops/cuda/testing/race_testing.h"
 
 #define __device__
 #define __global__
@@ -70,10 +71,16 @@ class EmulatedCta {
 
   /// Dynamic shared memory; its first byte has the shared address 0.
   unsigned char* shared() { return reinterpret_cast<unsigned char*>(shared_.data()); }
-  void wait() { meet(everyone_); }
+  void wait() {
+    const OwnAccesses own;
+    publish_to(&everyone_);
+    meet(everyone_);
+    observe(&everyone_);
+  }
   /// __syncthreads_or: whether any thread said true. The second meeting keeps a fast thread from
   /// voting anew before all have read.
   bool any(bool mine) {
+    const OwnAccesses own;
     votes_[threadIdx.x] = mine ? 1 : 0;
     wait();
     const bool result = std::find(votes_.begin(), votes_.end(), 1) != votes_.end();
@@ -86,27 +93,40 @@ class EmulatedCta {
   template <typename T>
   std::array<T, 32> exchange(const T& mine) {
     static_assert(sizeof(T) <= sizeof(Slot));
+    const OwnAccesses own;
     Warp& warp = warps_[threadIdx.x / 32];
+    publish_to(&warp);
     std::memcpy(warp.slots[threadIdx.x % 32].data(), &mine, sizeof mine);
     meet(warp.everyone);
     std::array<T, 32> all{};
     for (std::size_t i = 0; i < 32; ++i) std::memcpy(&all[i], warp.slots[i].data(), sizeof(T));
     meet(warp.everyone);
+    observe(&warp);
     return all;
   }
 
   /// Barrier `number` of so many threads; who does not wait is only counted.
   void meet_at(int number, int threads, bool waits = true) {
+    const OwnAccesses own;
     Meeting& meeting = numbered_[number];
     meeting.expected = threads;
     const int mine = meeting.past;
+    publish_to(&meeting);
     arrive(meeting);
-    if (waits) wait_for(meeting, mine);
+    if (!waits) return;
+    wait_for(meeting, mine);
+    observe(&meeting);
   }
   /// The turn goes to the other threads. A round in which nobody calls has_progressed(), or meets,
   /// ends the run.
-  void let_others() { leave(); }
-  void has_progressed() { ++progress_; }
+  void let_others() {
+    const OwnAccesses own;
+    leave();
+  }
+  void has_progressed() {
+    const OwnAccesses own;
+    ++progress_;
+  }
 
   /// `work` by every thread, in the place of the device code's CTA. Errors: std::logic_error when
   /// some threads wait for others that have ended; what a thread throws.
@@ -158,7 +178,14 @@ class EmulatedCta {
     thread.waits_for = nullptr;
   }
   /// To run(), until it is this thread's turn again.
-  void leave() { threads_[threadIdx.x].fiber.leave(); }
+  void leave() {
+    Fiber* fiber = nullptr;
+    {
+      const OwnAccesses own;  // none while it is away: it may be for ever
+      fiber = &threads_[threadIdx.x].fiber;
+    }
+    fiber->leave();
+  }
   static void start();
 
   std::vector<Thread> threads_;
@@ -176,18 +203,25 @@ inline EmulatedCta* running_cta = nullptr;
 
 inline void EmulatedCta::start() {
   EmulatedCta& cta = *running_cta;
+  observe(&cta);
   try {
     (*cta.work_)();
   } catch (...) {
     cta.error_ = std::current_exception();
   }
-  cta.threads_[threadIdx.x].has_ended = true;
-  ++cta.progress_;
+  publish_to(&cta);
+  {
+    const OwnAccesses own;
+    cta.threads_[threadIdx.x].has_ended = true;
+    ++cta.progress_;
+  }
   cta.leave();
 }
 
 inline void EmulatedCta::begin(const std::function<void()>& work) {
   work_ = &work;
+  publish_to(this);
+  const OwnAccesses own;
   for (Thread& thread : threads_) {
     thread.fiber.begin(&EmulatedCta::start);
     thread.has_ended = false;
@@ -196,6 +230,7 @@ inline void EmulatedCta::begin(const std::function<void()>& work) {
 }
 
 inline void EmulatedCta::take_turn() {
+  const OwnAccesses own;
   running_cta = this;
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     if (threads_[i].has_ended || threads_[i].is_waiting()) continue;
@@ -204,6 +239,7 @@ inline void EmulatedCta::take_turn() {
     if (error_ != nullptr) break;
   }
   running_cta = nullptr;
+  observe(this);
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
@@ -502,11 +538,17 @@ inline void meet_threads(int number, int threads) {
   attnbench::cuda::running_cta->meet_at(number, threads);
 }
 inline bool is_last_arrival(int* counter, int expected) {
+  attnbench::cuda::publish_to(counter);
+  attnbench::cuda::observe(counter);
+  const attnbench::cuda::OwnAccesses own;
   const bool is_last = *counter + 1 == expected;
   *counter = is_last ? 0 : *counter + 1;
   return is_last;
 }
-inline int draw_number(int* counter) { return (*counter)++; }
+inline int draw_number(int* counter) {
+  const attnbench::cuda::OwnAccesses own;
+  return (*counter)++;
+}
 template <typename T>
 T load_of_grid(const T* from) {
   return *from;
@@ -514,6 +556,8 @@ T load_of_grid(const T* from) {
 
 inline void sync_cluster() {
   attnbench::cuda::EmulatedCluster& cluster = *attnbench::cuda::running_cluster;
+  attnbench::cuda::publish_to(&cluster);
+  const attnbench::cuda::OwnAccesses own;
   int threads = 0;
   for (const attnbench::cuda::EmulatedCta* cta : cluster.ctas) threads += cta->num_threads();
   const int mine = cluster.past;
@@ -523,6 +567,7 @@ inline void sync_cluster() {
     attnbench::cuda::running_cta->has_progressed();
   }
   while (cluster.past == mine) attnbench::cuda::running_cta->let_others();
+  attnbench::cuda::observe(&cluster);
 }
 
 /// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.

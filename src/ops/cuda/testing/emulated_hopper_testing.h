@@ -102,8 +102,13 @@ class EmulatedHopper {
     std::deque<std::vector<Work>> closed;
   };
 
-  Barrier& barrier(std::uint32_t address) { return barriers_[address]; }
+  Barrier& barrier(std::uint32_t address) {
+    const OwnAccesses own;
+    return barriers_[address];
+  }
   void count(Barrier& barrier, std::uint32_t arrivals, std::int64_t bytes) {
+    publish_to(&barrier);
+    const OwnAccesses own;
     if (arrivals > barrier.pending) throw std::logic_error("more arrivals than a phase has");
     barrier.pending -= arrivals;
     barrier.bytes += bytes;
@@ -112,19 +117,37 @@ class EmulatedHopper {
     ++barrier.phase;
     running_cta->has_progressed();
   }
-  void queue_copy(Work copy) { copies_.push_back(std::move(copy)); }
+  void queue_copy(Work copy) {
+    publish_to(&copies_);
+    const OwnAccesses own;
+    copies_.push_back(std::make_unique<Work>(std::move(copy)));
+  }
+  /// By a copy: what was done before any was asked for.
+  void observe_requests() const { observe(&copies_); }
   /// The last copy that was queued arrives; whether there was one.
   bool finish_copy() {
+    const OwnAccesses own;
     if (copies_.empty()) return false;
-    const Work copy = std::move(copies_.back());
+    const std::unique_ptr<Work> copy = std::move(copies_.back());
     copies_.pop_back();
-    copy();
+    copy_engine_.act(*copy);
     running_cta->has_progressed();
     return true;
   }
-  Products& products() { return products_[threadIdx.x]; }
+  Products& products() {
+    const OwnAccesses own;
+    return products_[threadIdx.x];
+  }
   /// Copies out of shared memory of this thread, by groups.
-  Products& stores() { return stores_[threadIdx.x]; }
+  Products& stores() {
+    const OwnAccesses own;
+    return stores_[threadIdx.x];
+  }
+  /// Whether the barrier's phase of this parity is over.
+  bool has_passed(Barrier& barrier, std::uint32_t parity) const {
+    const OwnAccesses own;
+    return barrier.phase % 2 != parity;
+  }
   bool has_open_work() const {
     for (const auto* all : {&products_, &stores_}) {
       for (const auto& [thread, work] : *all) {
@@ -135,6 +158,7 @@ class EmulatedHopper {
   }
   /// any_of_threads(): what was said at each of a barrier's calls, which every thread counts.
   bool& said(int number, bool first) {
+    const OwnAccesses own;
     int& calls = calls_[{number, static_cast<int>(threadIdx.x)}];
     if (first) ++calls;
     return said_[{number, calls}];
@@ -142,13 +166,18 @@ class EmulatedHopper {
 
  private:
   std::map<std::uint32_t, Barrier> barriers_;
-  std::vector<Work> copies_;
+  std::vector<std::unique_ptr<Work>> copies_;
+  Agent copy_engine_;
   std::map<unsigned, Products> products_;
   std::map<unsigned, Products> stores_;
   std::map<std::pair<int, int>, int> calls_;
   std::map<std::pair<int, int>, bool> said_;
 };
 inline EmulatedHopper* running_hopper = nullptr;
+inline void run_with(EmulatedHopper& hopper) {
+  const OwnAccesses own;
+  running_hopper = &hopper;
+}
 /// Beside the CTAs of a cluster, by rank.
 inline std::vector<EmulatedHopper*> cluster_hoppers;
 
@@ -276,7 +305,9 @@ template <int kRegisters>
 void take_registers() {}
 
 inline void init_barrier(u32 barrier, u32 arrivals) {
-  attnbench::cuda::running_hopper->barrier(of_own(barrier)) = {arrivals, arrivals, 0, 0};
+  auto& of_barrier = attnbench::cuda::running_hopper->barrier(of_own(barrier));
+  const attnbench::cuda::OwnAccesses own;
+  of_barrier = {arrivals, arrivals, 0, 0};
 }
 inline void arrive(u32 barrier) {
   auto& hopper = *attnbench::cuda::running_hopper;
@@ -292,9 +323,11 @@ inline void arrive_expecting(u32 barrier, u32 bytes) {
 inline void arrive_after_copies(u32 barrier) { arrive(barrier); }
 inline void await(u32 barrier, u32 parity) {
   auto& hopper = *attnbench::cuda::running_hopper;
-  while (hopper.barrier(of_own(barrier)).phase % 2 == parity) {
+  auto& of_barrier = hopper.barrier(of_own(barrier));
+  while (!hopper.has_passed(of_barrier, parity)) {
     if (!hopper.finish_copy()) attnbench::cuda::running_cta->let_others();
   }
+  attnbench::cuda::observe(&of_barrier);
 }
 
 /// At addresses of in_cta(). What is sent comes at once.
@@ -355,6 +388,7 @@ void load_box(u32 to, const TensorMap& map, const BoxAt<kRank>& from, u32 counte
   const u32 barrier = of_own(counted);
   const attnbench::TensorMap& host = described_map<kRank>(map, to_shared);
   attnbench::cuda::running_hopper->queue_copy([=, &host] {
+    attnbench::cuda::running_hopper->observe_requests();
     for_each_of_box(host, from, to_shared, [](const char* element, auto* shared, u32 size) {
       const u16 zero = 0;
       std::memcpy(shared, element == nullptr ? static_cast<const void*>(&zero) : element, size);
@@ -396,10 +430,15 @@ inline void arrive_threads_of(int number, int threads) {
 }
 inline bool any_of_threads(bool mine, int number, int threads) {
   auto& hopper = *attnbench::cuda::running_hopper;
-  bool& said = hopper.said(number, true);
-  said = said || mine;
+  {
+    bool& said = hopper.said(number, true);
+    const attnbench::cuda::OwnAccesses own;
+    said = said || mine;
+  }
   attnbench::cuda::running_cta->meet_at(number, threads);
-  return hopper.said(number, false);
+  const bool& said = hopper.said(number, false);
+  const attnbench::cuda::OwnAccesses own;
+  return said;
 }
 
 inline void store_matrices(u32 address, const u32 (&from)[4]) {
@@ -442,11 +481,14 @@ inline void close_product_group() {
 template <int kPending>
 void await_products() {
   auto& products = attnbench::cuda::running_hopper->products();
+  const bool waits = products.closed.size() > kPending;
   while (products.closed.size() > kPending) {
     const auto group = std::move(products.closed.front());
     products.closed.pop_front();
     for (const auto& product : group) product();
   }
+  // A warp is through with its operands as one.
+  if (attnbench::cuda::kFindsRaces && waits) attnbench::cuda::running_cta->exchange(0);
 }
 
 template <Element kElement, int kBlocks>

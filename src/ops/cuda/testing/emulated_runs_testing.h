@@ -16,12 +16,12 @@ namespace attnbench::cuda {
 /// A CTA of `threads` that does `work`; `shared_bytes` of shared memory were NaN before. No copy,
 /// barrier or product may be left open.
 inline void run_emulated_cta(int threads, int shared_bytes, const std::function<void()>& work) {
-  EmulatedCta cta(threads, static_cast<std::size_t>(shared_bytes));
-  EmulatedHopper hopper;
-  running_hopper = &hopper;
-  std::memset(cta.shared(), 0xFF, static_cast<std::size_t>(shared_bytes));
-  cta.run(work);
-  CHECK_FALSE(hopper.has_open_work());
+  const auto cta = std::make_unique<EmulatedCta>(threads, static_cast<std::size_t>(shared_bytes));
+  const auto hopper = std::make_unique<EmulatedHopper>();
+  run_with(*hopper);
+  std::memset(cta->shared(), 0xFF, static_cast<std::size_t>(shared_bytes));
+  cta->run(work);
+  CHECK_FALSE(hopper->has_open_work());
 }
 
 /// CTAs of a cluster, beginning with number `first` of the grid, side by side.
@@ -51,7 +51,8 @@ inline void run_emulated_cluster(int size, unsigned first, int threads, int shar
   for (std::int64_t before = -1; before != progress();) {
     before = progress();
     for (std::size_t rank = 0; rank < ctas.size(); ++rank) {
-      running_hopper = &hoppers[rank];
+      run_with(hoppers[rank]);
+      const OwnAccesses own;
       blockIdx.x = first + static_cast<unsigned>(rank);
       ctas[rank]->take_turn();
     }

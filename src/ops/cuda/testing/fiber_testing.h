@@ -95,7 +95,8 @@ class Fiber {
   /// By whoever is none: until the fiber leaves.
   void enter() {
 #ifdef __SANITIZE_THREAD__
-    __tsan_switch_to_fiber(of_sanitizer_, 0);
+    outside_of_sanitizer_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(of_sanitizer_, __tsan_switch_to_fiber_no_sync);
 #endif
 #ifdef ATTNBENCH_FIBERS_BY_UCONTEXT
     swapcontext(&outside_, &context_);
@@ -107,7 +108,7 @@ class Fiber {
   /// By the fiber itself: back to who entered it, until that enters it again.
   void leave() {
 #ifdef __SANITIZE_THREAD__
-    __tsan_switch_to_fiber(outside_of_sanitizer_, 0);
+    __tsan_switch_to_fiber(outside_of_sanitizer_, __tsan_switch_to_fiber_no_sync);
 #endif
 #ifdef ATTNBENCH_FIBERS_BY_UCONTEXT
     swapcontext(&context_, &outside_);
@@ -136,7 +137,7 @@ class Fiber {
   std::unique_ptr<char[]> stack_;
 #ifdef __SANITIZE_THREAD__
   void* of_sanitizer_ = __tsan_create_fiber(0);
-  void* outside_of_sanitizer_ = __tsan_get_current_fiber();
+  void* outside_of_sanitizer_ = nullptr;
 #endif
 };
 
