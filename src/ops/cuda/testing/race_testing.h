@@ -7,10 +7,10 @@
 // What orders: barriers of threads, mbarriers from an arrival to a wait, copies of the copy engine
 // from their request to the end of a wait for their bytes, counts of the grid that acquire and
 // release, and whatever all lanes of a warp do together (shuffles, votes, products). PTX promises
-// that of the last only for __syncwarp(), and racecheck reports what relies on it; the device issues
-// a warp's accesses in their order, so that lanes are apart only where they diverge. Not modelled:
-// fences between ordinary accesses and those of the copy engine. An mbarrier's wait is ordered
-// behind all arrivals so far, those of later phases too.
+// that of the last only for __syncwarp(), and racecheck reports what relies on it; the device
+// issues a warp's accesses in their order, so that lanes are apart only where they diverge. Not
+// modelled: fences between ordinary accesses and those of the copy engine. An mbarrier's wait is
+// ordered behind all arrivals so far, those of later phases too.
 #pragma once
 
 #include <exception>
