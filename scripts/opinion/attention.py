@@ -64,38 +64,86 @@ def _weighted_sum(weights, values):
     """weights @ values where a weight of exactly 0 contributes exactly 0 (§0.6)."""
     if np.isfinite(values).all():
         return weights @ values
-    rows = [w[w != 0] @ values[w != 0] for w in weights]
-    return np.array(rows).reshape(len(weights), values.shape[-1])
+    values = np.broadcast_to(values, weights.shape[:-2] + values.shape[-2:])
+    sums = np.empty(weights.shape[:-1] + values.shape[-1:])
+    for index in np.ndindex(weights.shape[:-1]):
+        used = weights[index] != 0
+        sums[index] = weights[index][used] @ values[index[:-1]][used]
+    return sums
 
 
 def softmax_rows(scores, values, sink=None):
-    """Output [rows, Dv] and natural-log LSE [rows] of masked scores [rows, Sk] (§3.1, §3.5)."""
-    rows = scores.shape[0]
+    """Output [..., rows, Dv] and natural-log LSE [..., rows] of masked scores [..., rows, Sk] (§3.1,
+    §3.5); `values` [..., Sk, Dv] and `sink` [...] are broadcast."""
+    sink = None if sink is None else np.asarray(sink, dtype=np.float64)[..., None]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        top = scores.max(axis=1) if scores.shape[1] else np.full(rows, -np.inf)
+        top = scores.max(axis=-1, initial=-np.inf)
         if sink is not None:
             top = np.maximum(top, sink)
         # Why: a row with no key has top = -inf, and (-inf) - (-inf) is NaN.
         base = np.where(np.isneginf(top), 0.0, top)
-        weights = np.exp(scores - base[:, None])
-        total = weights.sum(axis=1)
+        weights = np.exp(scores - base[..., None])
+        total = weights.sum(axis=-1)
         if sink is not None:
             total = total + np.exp(sink - base)
         lse = base + np.log(total)
-        output = _weighted_sum(weights, values) / total[:, None]
+        output = _weighted_sum(weights, values) / total[..., None]
     empty = np.isneginf(top)
     output[empty] = 0.0
     lse[empty] = -np.inf
-    if sink is not None and np.isposinf(sink):
-        output[:] = 0.0
-        lse[:] = np.inf
+    if sink is not None:
+        full = np.broadcast_to(np.isposinf(sink), lse.shape)
+        output[full] = 0.0
+        lse[full] = np.inf
     return output, lse
 
 
-def norm_products(query, keys, scale):
-    """||q|| ||k|| |scale| [rows, Sk] of query [rows, D] and keys [Sk, D], over what is finite."""
-    norms = [np.sqrt((np.where(np.isfinite(x), x, 0.0) ** 2).sum(axis=1)) for x in (query, keys)]
-    return abs(scale) * norms[0][:, None] * norms[1][None, :]
+def _norms(x):
+    """Of vectors [..., D], over what is finite."""
+    return np.sqrt((np.where(np.isfinite(x), x, 0.0) ** 2).sum(axis=-1))
+
+
+# Scores of as many KV heads are computed at once as make so many: whole heads at a time are fast,
+# and in a cache.
+SCORES_AT_ONCE = 1 << 18
+
+
+def attend_keys(rules, query, keys, values, allowed=None, bias=None, slopes=None, sinks=None):
+    """Rows over keys: query [R, H, D], keys [Sk, Hk, D], values [Sk, Hk, Dv]; of `allowed` [R, Sk] a
+    row sees those keys only, and no others count; bias [R, Sk] for slopes [H], sinks [H]. Returns
+    output [R, H, Dv], lse [H, R] and the RowScales of both."""
+    rows, num_heads, head_size = query.shape
+    num_keys, num_kv_heads = keys.shape[:2]
+    group = num_heads // num_kv_heads
+    output = np.empty((rows, num_heads, values.shape[-1]))
+    lse = np.empty((num_heads, rows))
+    scales = row_rule.RowScales(rows, num_heads)
+
+    def by_kv_head(x):
+        return x.reshape(num_kv_heads, group, *x.shape[1:])
+
+    query = by_kv_head(query.transpose(1, 0, 2))
+    keys, values = keys.transpose(1, 0, 2)[:, None], values.transpose(1, 0, 2)[:, None]
+    step = max(1, SCORES_AT_ONCE // max(1, group * rows * num_keys))
+    for first in range(0, num_kv_heads, step):
+        some = slice(first, min(num_kv_heads, first + step))
+        heads = slice(first * group, some.stop * group)
+        scores = rules.scale * (query[some] @ keys[some].swapaxes(-1, -2))
+        if rules.logits_soft_cap > 0:
+            scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
+        if slopes is not None:
+            scores = scores + by_kv_head(slopes)[some][..., None, None] * bias
+        if allowed is not None:
+            scores = np.where(allowed, scores, -np.inf)
+        sink = None if sinks is None else by_kv_head(sinks)[some]
+        out, sums = softmax_rows(scores, values[some], sink)
+        products = abs(rules.scale) * _norms(query[some])[..., None] * _norms(keys[some])[..., None, :]
+        measured = row_rule.measure(scores, values[some], out, sums, products)
+        output[:, heads] = out.reshape(-1, *out.shape[2:]).transpose(1, 0, 2)
+        lse[heads] = sums.reshape(-1, rows)
+        for whole, part in zip((scales.sizes, scales.losses, scales.lse_losses), measured):
+            whole[:, heads] = part.reshape(-1, rows).T
+    return output, lse, scales
 
 
 def attend(rules, rows, query, keys, values, query_len, mm_prefix_ranges, slopes, sinks):
@@ -106,26 +154,10 @@ def attend(rules, rows, query, keys, values, query_len, mm_prefix_ranges, slopes
     RowScales of both.
     """
     seq_len = keys.shape[0]
-    num_heads, group = query.shape[1], query.shape[1] // keys.shape[1]
     p = positions(query_len, seq_len)[rows]
     allowed = allowed_keys(rules, p, seq_len, mm_prefix_ranges)
     bias = alibi_bias(rules, p, seq_len, query_len) if slopes is not None else None
-    output = np.empty((len(rows), num_heads, values.shape[-1]))
-    lse = np.empty((num_heads, len(rows)))
-    scales = row_rule.RowScales(len(rows), num_heads)
-    for head in range(num_heads):
-        scores = rules.scale * (query[:, head] @ keys[:, head // group].T)
-        if rules.logits_soft_cap > 0:
-            scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
-        if bias is not None:
-            scores = scores + slopes[head] * bias
-        scores = np.where(allowed, scores, -np.inf)
-        sink = None if sinks is None else sinks[head]
-        output[:, head], lse[head] = softmax_rows(scores, values[:, head // group], sink)
-        products = norm_products(query[:, head], keys[:, head // group], rules.scale)
-        scales.measure((slice(None), head), scores, values[:, head // group], output[:, head],
-                       lse[head], products)  # fmt: skip
-    return output, lse, scales
+    return attend_keys(rules, query, keys, values, allowed, bias, slopes, sinks)
 
 
 def geometric_slopes(num_heads):

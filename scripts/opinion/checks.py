@@ -163,8 +163,7 @@ def recompute(case):
             slopes,
             sinks,
         )
-        scales.sizes[mine], scales.losses[mine] = own.sizes, own.losses
-        scales.lse_losses[mine] = own.lse_losses
+        scales.put(mine, own)
     return outputs, lses, scales
 
 
@@ -258,7 +257,7 @@ def check_file(path):
         return ops.check(tensors, metadata)
     if "kv_c" in tensors:
         return mla.check(tensors, metadata)
-    case = Case(path)
+    case = Case(tensors, metadata)
     output, lse, scales = recompute(case)
     figures = {"rows": len(case.checked_rows)}
     figures["reference_max_abs"] = _check_reference(case, output, lse)

@@ -84,26 +84,19 @@ def _partial(case, request, rank, query, keys, values):
     mine = context[ranks_of(context, rules.dcp_world_size, rules.dcp_interleave_size) == rank]
     tokens = case.checked_rows[(case.checked_rows >= begin) & (case.checked_rows < end)]
     left, _ = attention.window_pair(rules)
-    group = case.num_heads // case.num_kv_heads
+    # Rows that see the same keys are computed together.
+    first = np.zeros(len(tokens), dtype=np.int64)
+    if left >= 0:
+        first = np.searchsorted(mine, tokens - end + case.seq_lens[request] - left)
     output = np.empty((len(tokens), case.num_heads, values.shape[-1]))
     lse = np.empty((case.num_heads, len(tokens)))
     scales = row_rule.RowScales(len(tokens), case.num_heads)
-    rows = [(slice(None), mine)]
-    if left >= 0:
-        positions = tokens - end + case.seq_lens[request]
-        rows = [(slice(i, i + 1), mine[mine >= p - left]) for i, p in enumerate(positions)]
-    for some, seen in rows:
-        own_keys = keys[case.key_starts[request] + seen].astype(np.float64)
-        own_values = values[case.key_starts[request] + seen].astype(np.float64)
-        for head in range(case.num_heads):
-            own_query = query[tokens[some], head].astype(np.float64)
-            scores = rules.scale * (own_query @ own_keys[:, head // group].T)
-            if rules.logits_soft_cap > 0:
-                scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
-            own = own_values[:, head // group]
-            output[some, head], lse[head, some] = attention.softmax_rows(scores, own)
-            products = attention.norm_products(own_query, own_keys[:, head // group], rules.scale)
-            scales.measure((some, head), scores, own, output[some, head], lse[head, some], products)
+    for begin in np.unique(first):
+        some, seen = first == begin, case.key_starts[request] + mine[begin:]
+        output[some], lse[:, some], own = attention.attend_keys(
+            rules, query[tokens[some]].astype(np.float64), keys[seen].astype(np.float64),
+            values[seen].astype(np.float64))  # fmt: skip
+        scales.put(some, own)
     return tokens, output, lse, scales
 
 

@@ -4,6 +4,7 @@ Everything is computed in the latent form: a score is (q_nope W_UK) . kv_c + q_p
 is (P kv_c) W_UV. Prefill rows read their own new tokens before the cache quantised them.
 """
 
+import functools
 import json
 import math
 from typing import NamedTuple
@@ -13,7 +14,6 @@ import numpy as np
 from . import compare, kv_scales, mla_dcp, output_quant, packed_cache, row_rule
 from . import number_formats as formats
 from .errors import Disagreement, FormatError
-
 
 
 class MlaRules(NamedTuple):
@@ -42,6 +42,7 @@ FLT_MIN = np.float32(1.17549435e-38)
 # query move scores, so that their cost is only about as large as a rounding.
 ROUNDINGS = 4
 LSE_ATOL = 2e-2
+SCORES_AT_ONCE = 1 << 18
 
 
 class MlaCase:
@@ -113,7 +114,7 @@ class MlaCase:
             return "latent_query_dequantized" in self.tensors
         return self.rules.fp8_query and self.fp8_cache
 
-    @property
+    @functools.cached_property
     def num_decodes(self):
         """Leading requests that run as decodes (§1.3)."""
         lens = np.diff(self.starts)
@@ -216,17 +217,48 @@ def _latent_queries(case):
     return joined, tokens > 0
 
 
-def _softmax(scores, entries, latent):
-    """Latent output [N, Lkv], lse [N] and sizes sqrt(sum p^2 ||kv_c||^2) [N]."""
-    if not scores.shape[-1]:
-        rows = scores.shape[0]
-        return np.zeros((rows, latent)), np.full(rows, -np.inf), np.zeros(rows)
+def _attend(case, queries, entries, visible):
+    """Latent output [r, N, Lkv], lse [r, N] and sizes sqrt(sum p^2 ||kv_c||^2) [r, N] of queries
+    [r, N, Lkv + R], each of which sees the first `visible` [r] of entries [S, Lkv + R]."""
+    latent = case.mla["kv_lora_rank"]
+    rows, heads = queries.shape[:2]
+    output = np.zeros((rows, heads, latent))
+    lse, sizes = np.full((rows, heads), -np.inf), np.zeros((rows, heads))
+    squares = np.einsum("sl,sl->s", entries[:, :latent], entries[:, :latent])
+    for some, seen in _chunks(visible, heads, entries):
+        flat = queries[some].reshape(-1, queries.shape[2])
+        scores = case.scale * (flat @ entries[:seen].T).reshape(-1, heads, seen)
+        p, lse[some] = _probabilities(scores, visible[some][:, None])
+        sizes[some] = np.sqrt(p**2 @ squares[:seen])
+        output[some] = (p.reshape(-1, seen) @ entries[:seen, :latent]).reshape(-1, heads, latent)
+    return output, lse, sizes
+
+
+def _chunks(visible, heads, entries):
+    """(rows, how many entries the last of them sees): rows whose scores are computed at once, one
+    at a time where what a row does not see could show in its sums."""
+    step = max(1, SCORES_AT_ONCE // max(1, heads * len(entries)))
+    if not np.isfinite(entries.sum()):
+        step = 1
+    for first in range(0, len(visible), step):
+        some = slice(first, min(len(visible), first + step))
+        if seen := int(visible[some].max()):
+            yield some, seen
+
+
+def _probabilities(scores, visible):
+    """p [..., S], and the LSE [...], of scores [..., S] of which the first `visible` [...] count."""
+    hidden = np.arange(scores.shape[-1]) >= visible[..., None]
+    if hidden.any():
+        scores = np.where(hidden, -np.inf, scores)
     largest = scores.max(axis=-1, keepdims=True)
+    # Why: of a row without entries the largest is -inf, and (-inf) - (-inf) is NaN.
+    largest = np.where(np.isneginf(largest), 0, largest)
     weights = np.exp(scores - largest)
     total = weights.sum(axis=-1, keepdims=True)
-    p, values = weights / total, entries[:, :latent]
-    sizes = np.sqrt(p**2 @ (values**2).sum(axis=1))
-    return p @ values, (largest + np.log(total))[:, 0], sizes
+    with np.errstate(divide="ignore"):
+        lse = (largest + np.log(total))[..., 0]
+    return weights / np.where(total == 0, 1, total), lse
 
 
 class Fp8Prefill:
@@ -254,20 +286,22 @@ class Fp8Prefill:
             )
         return self.requests[request]
 
-    def attend(self, token, request, entries, visible):
-        """Output [N, V], lse [N] and sizes [N] of a row that sees the first entries of
-        [S, Lkv + R]."""
+    def attend(self, tokens, request, entries, visible):
+        """Output [r, N, V], lse [r, N] and sizes [r, N] of rows that see the first `visible` [r] of
+        entries [S, Lkv + R]."""
         keys, k_pe, values = self._expanded(request, entries)
-        keys, k_pe, values = keys[:, :visible], k_pe[:visible], values[:, :visible]
-        query, nope = self.query[token], self.w_uk.shape[1]
-        scores = np.einsum("np,nsp->ns", query[:, :nope], keys) + query[:, nope:] @ k_pe.T
-        scores *= self.case.scale
-        largest = scores.max(axis=1, keepdims=True)
-        weights = np.exp(scores - largest)
-        total = weights.sum(axis=1, keepdims=True)
-        p = weights / total
-        sizes = np.sqrt(((p**2)[:, :, None] * values**2).sum(axis=(1, 2)))
-        return np.einsum("ns,nsv->nv", p, values), (largest + np.log(total))[:, 0], sizes
+        nope, heads = self.w_uk.shape[1], len(keys)
+        output = np.empty((len(tokens), heads, values.shape[2]))
+        lse, sizes = np.empty((len(tokens), heads)), np.empty((len(tokens), heads))
+        squares = (values**2).sum(axis=2)
+        for some, seen in _chunks(visible, heads, entries):
+            query = self.query[tokens[some]].transpose(1, 0, 2)
+            scores = query[:, :, :nope] @ keys[:, :seen].transpose(0, 2, 1)
+            scores = self.case.scale * (scores + query[:, :, nope:] @ k_pe[:seen].T)
+            p, sums = _probabilities(scores, visible[some])
+            sizes[some] = np.sqrt((p**2 @ squares[:, :seen, None])[..., 0]).T
+            output[some], lse[some] = (p @ values[:, :seen]).transpose(1, 0, 2), sums.T
+        return output, lse, sizes
 
 
 def _second_cache(case):
@@ -298,38 +332,45 @@ def recompute(case, read, queries):
     topk = case.need("topk_indices").raw if case.sparse else None
     second, second_lists = _second_cache(case)
     sinks = case.values("sinks").astype(np.float64) if case.sparse and "sinks" in case.tensors else None
-    outputs = np.zeros((len(case.rows), queries.shape[1], w_uv.shape[2]))
-    lses = np.empty((queries.shape[1], len(case.rows)))
-    sizes = np.zeros((len(case.rows), queries.shape[1]))
+    rows, heads = len(case.rows), queries.shape[1]
+    latents = np.zeros((rows, heads, latent))
+    lses, spreads = np.empty((rows, heads)), np.zeros((rows, heads))
+    of_prefill = np.zeros(rows, dtype=bool)
+    outputs = np.zeros((rows, heads, w_uv.shape[2]))
     growth = np.sqrt((w_uv**2).sum(axis=(1, 2)) / latent)
-    for i, token in enumerate(case.rows):
-        b = int(np.searchsorted(case.starts, token, side="right")) - 1
-        seq_len, context = int(case.seq_lens[b]), 0
+    requests = np.searchsorted(case.starts, case.rows, side="right") - 1
+    for b in np.unique(requests):
+        mine = np.flatnonzero(requests == b)
+        tokens = case.rows[mine]
+        seq_len = int(case.seq_lens[b])
         context = seq_len - int(case.starts[b + 1] - case.starts[b])
-        position = context + int(token - case.starts[b])
+        visible = context + tokens - case.starts[b] + 1
         span = slice(case.key_starts[b], case.key_starts[b] + seq_len)
         entries = read[span]
         if b >= case.num_decodes:
             entries = np.concatenate([entries[:context], plain[span][context:]])
         if prefill and b >= case.num_decodes:
-            outputs[i], lses[:, i], sizes[i] = prefill.attend(token, b, entries, position + 1)
-            continue
-        if case.sparse:
-            listed = topk[token]
-            entries = entries[listed[(listed >= 0) & (listed < seq_len)]]
+            of_prefill[mine] = True
+            outputs[mine], lses[mine], spreads[mine] = prefill.attend(tokens, b, entries, visible)
+        elif not case.sparse:
+            latents[mine], lses[mine], spreads[mine] = _attend(case, queries[tokens], entries, visible)
+        for i in mine if case.sparse else ():
+            listed = topk[case.rows[i]]
+            own = entries[listed[(listed >= 0) & (listed < seq_len)]]
             if second is not None:
-                also = second_lists[token]
-                entries = np.concatenate([entries, second[b][also[also >= 0]]])
-        else:
-            entries = entries[: position + 1]
-        scores = case.scale * (queries[token] @ entries.T)
-        output, lses[:, i], spread = _softmax(scores, entries, latent)
-        if sinks is not None:
-            factors = _sink_factors(sinks, lses[:, i])
-            output, spread = output * factors[:, None], spread * factors
-        outputs[i] = np.einsum("nl,nlv->nv", output, w_uv)
-        sizes[i] = growth * np.maximum(spread, np.linalg.norm(output, axis=-1))
-    return outputs, lses, np.maximum(sizes, np.linalg.norm(outputs, axis=-1))
+                also = second_lists[case.rows[i]]
+                own = np.concatenate([own, second[b][also[also >= 0]]])
+            query = queries[case.rows[i] : case.rows[i] + 1]
+            latents[i], lses[i], spreads[i] = (
+                part[0] for part in _attend(case, query, own, np.array([len(own)])))  # fmt: skip
+    if sinks is not None:
+        factors = _sink_factors(sinks, lses)
+        latents, spreads = latents * factors[..., None], spreads * factors
+    grown = (latents.transpose(1, 0, 2) @ w_uv).transpose(1, 0, 2)
+    outputs = np.where(of_prefill[:, None, None], outputs, grown)
+    own_sizes = growth * np.maximum(spreads, np.linalg.norm(latents, axis=-1))
+    sizes = np.where(of_prefill[:, None], spreads, own_sizes)
+    return outputs, lses.T, np.maximum(sizes, np.linalg.norm(outputs, axis=-1))
 
 
 def check(tensors, metadata):
@@ -362,5 +403,5 @@ def check(tensors, metadata):
         compare.require_close("lse", actual, lse, LSE_ATOL, 1e-5)
     if case.world_size > 1:
         figures["rank_max_abs"] = mla_dcp.check_partials(
-            case, queries, read.astype(np.float64), case.scale, _softmax, half_units, LSE_ATOL)  # fmt: skip
+            case, queries, read.astype(np.float64), _attend, half_units, LSE_ATOL)  # fmt: skip
     return figures

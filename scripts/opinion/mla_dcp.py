@@ -45,28 +45,30 @@ def check_cache(case, expected):
         raise Disagreement("slot_mapping names slots for padding tokens")
 
 
-def check_partials(case, queries, read, scale, softmax, half_units, lse_atol):
-    """What every rank holds of the checked decode rows before the exchange."""
+def check_partials(case, queries, read, attend, half_units, lse_atol):
+    """What every rank holds of the checked decode rows before the exchange. `attend`: the latent
+    output, LSE and sizes of rows over the entries of a rank."""
     if "rank_output" not in case.tensors:
         return 0.0
     partial = case.values("rank_output").astype(np.float64)
     partial_lse = case.values("rank_lse").astype(np.float64)
-    latent = case.mla["kv_lora_rank"]
     worst = 0.0
-    for token in case.rows[case.rows < case.starts[case.num_decodes]]:
-        b = int(np.searchsorted(case.starts, token, side="right")) - 1
-        visible = int(case.seq_lens[b] - (case.starts[b + 1] - 1 - token))
-        holders = ranks_of(np.arange(visible), case.world_size, case.interleave)
-        entries = read[case.key_starts[b] : case.key_starts[b] + visible]
+    decodes = case.rows[case.rows < case.starts[case.num_decodes]]
+    requests = np.searchsorted(case.starts, decodes, side="right") - 1
+    for b in np.unique(requests):
+        tokens = decodes[requests == b]
+        visible = case.seq_lens[b] - (case.starts[b + 1] - 1 - tokens)
+        holders = ranks_of(np.arange(visible.max(initial=0)), case.world_size, case.interleave)
+        entries = read[case.key_starts[b] : case.key_starts[b] + len(holders)]
         for rank in range(case.world_size):
-            mine = entries[holders == rank]
-            output, lse, spread = softmax(scale * (queries[token] @ mine.T), mine, latent)
-            scales = row_rule.RowScales(1, len(spread))
-            scales.sizes[0] = np.maximum(spread, np.linalg.norm(output, axis=-1))
-            name = f"rank {rank}, token {token}"
+            mine = np.flatnonzero(holders == rank)
+            output, lse, spread = attend(
+                case, queries[tokens], entries[mine], np.searchsorted(mine, visible))  # fmt: skip
+            scales = row_rule.RowScales(*spread.shape)
+            scales.sizes = np.maximum(spread, np.linalg.norm(output, axis=-1))
+            name = f"rank {rank}, request {b}"
             worst = max(worst, row_rule.require_rows(
-                f"rank_output of {name}", partial[rank, token][None], output[None], scales,
-                half_units))  # fmt: skip
+                f"rank_output of {name}", partial[rank, tokens], output, scales, half_units))  # fmt: skip
             compare.require_close(
-                f"rank_lse of {name}", partial_lse[rank, :, token], lse, lse_atol, 1e-5)  # fmt: skip
+                f"rank_lse of {name}", partial_lse[rank][:, tokens], lse.T, lse_atol, 1e-5)  # fmt: skip
     return worst

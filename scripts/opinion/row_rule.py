@@ -25,30 +25,35 @@ class RowScales:
         self.losses = np.zeros((rows, heads))
         self.lse_losses = np.zeros((rows, heads))
 
-    def measure(self, index, scores, values, output, lse, products):
-        """One head of rows `index`: masked scores [rows, Sk], values [Sk, Dv], output [rows, Dv],
-        lse [rows], and products [rows, Sk] of the norms of query and key, scaled."""
-        squares = np.where(np.isfinite(values), values, 0.0) ** 2
-        v2 = squares.sum(axis=1)
-        norm = np.sqrt((np.where(np.isfinite(output), output, 0.0) ** 2).sum(axis=1))
-        with np.errstate(invalid="ignore", over="ignore"):
-            p = np.nan_to_num(np.exp(scores - lse[:, None]), nan=0.0, posinf=0.0)
-        finite_scores = np.where(np.isfinite(scores), scores, -np.inf)
-        top = finite_scores.max(axis=1, initial=-np.inf)
-        top = np.where(np.isfinite(top), np.abs(top), 0.0)
-        spread = (p**2) @ v2
-        errors = p**2 * (products + 2 * top[:, None] + 4) ** 2
-        moved = (errors * (1 - 2 * p)) @ v2 + spread * errors.sum(axis=1)
-        size = np.maximum(norm, np.sqrt(spread))
-        count = scores.shape[1]
-        self.sizes[index] = size
-        self.losses[index] = FLOAT32 * (
-            np.sqrt(np.maximum(moved, 0)) + size * np.sqrt(count)
-        ) + LEAST_FLOAT32 * count * np.sqrt(v2.max(initial=0.0))
-        magnitude = 2 * top + np.abs(np.where(np.isfinite(lse), lse, 0.0))
-        self.lse_losses[index] = FLOAT32 * (
-            np.sqrt(errors.sum(axis=1)) + magnitude + 1 + np.sqrt(count)
-        )
+    def put(self, rows, own):
+        """Takes those of some rows."""
+        self.sizes[rows], self.losses[rows] = own.sizes, own.losses
+        self.lse_losses[rows] = own.lse_losses
+
+
+def measure(scores, values, output, lse, products):
+    """Sizes, losses and LSE losses [..., rows] of heads: masked scores [..., rows, Sk], values
+    [..., Sk, Dv], output [..., rows, Dv], lse [..., rows], and products [..., rows, Sk] of the norms
+    of query and key, scaled."""
+    v2 = (np.where(np.isfinite(values), values, 0.0) ** 2).sum(axis=-1)
+    norm = np.sqrt((np.where(np.isfinite(output), output, 0.0) ** 2).sum(axis=-1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        p = np.exp(scores - lse[..., None])
+    p[~np.isfinite(p)] = 0.0
+    top = np.where(np.isfinite(scores), scores, -np.inf).max(axis=-1, initial=-np.inf)
+    top = np.where(np.isfinite(top), np.abs(top), 0.0)
+    squares = p**2
+    spread = (squares @ v2[..., None])[..., 0]
+    errors = squares * (products + (2 * top + 4)[..., None]) ** 2
+    sum_of_errors = errors.sum(axis=-1)
+    moved = ((errors * (1 - 2 * p)) @ v2[..., None])[..., 0] + spread * sum_of_errors
+    size = np.maximum(norm, np.sqrt(spread))
+    count = scores.shape[-1]
+    losses = FLOAT32 * (np.sqrt(np.maximum(moved, 0)) + size * np.sqrt(count))
+    losses += LEAST_FLOAT32 * count * np.sqrt(v2.max(axis=-1, initial=0.0))[..., None]
+    magnitude = 2 * top + np.abs(np.where(np.isfinite(lse), lse, 0.0))
+    lse_losses = FLOAT32 * (np.sqrt(sum_of_errors) + magnitude + 1 + np.sqrt(count))
+    return size, losses, lse_losses
 
 
 def require_rows(name, actual, expected, scales, half_units):

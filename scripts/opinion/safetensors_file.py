@@ -97,7 +97,7 @@ def read(path):
     for name, entry in header.items():
         _check_entry(name, entry)
 
-    tensors = {}
+    tensors, view = {}, memoryview(data)
     position = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
@@ -105,7 +105,8 @@ def read(path):
             raise FormatError(f"tensor {name!r} begins at {begin}, expected {position}")
         if start + end > len(data):
             raise FormatError(f"tensor {name!r} ends at {end}, past the end of the file")
-        raw = np.frombuffer(data[start + begin : start + end], dtype=STORAGE[entry["dtype"]])
+        # Why a view: a copy of every tensor would cost as much as to read them.
+        raw = np.frombuffer(view[start + begin : start + end], dtype=STORAGE[entry["dtype"]])
         tensors[name] = StoredTensor(entry["dtype"], raw.reshape(entry["shape"]))
         position = end
     if start + position != len(data):

@@ -33,8 +33,10 @@ ELSEWHERE = {
 }  # fmt: skip
 # Long ones get a small scenario in place of the suite; the words around it are those of the page.
 SMALL = {"run decode ": "run tiny.yaml --device cpu --samples 3 ",
-         "compile decode ": "compile smoke-decode --filter 'q1s513.*16/FLASH_ATTN$' --cache-dir cache ",
-         "compile mla ": "compile mla --filter '/32q1s4k,kv_cache.dtype=auto/' --cache-dir cache "}  # fmt: skip
+         "run smoke --samples 20 ": "run tiny.yaml --device cpu --backend FLASH_ATTN --samples 8 ",
+         "compile decode ": "compile smoke-op-upconvert --cache-dir cache ",
+         # Whether this kernel compiles is said by tests of kernels.
+         "compile mla ": "compile mla --filter '/32q1s4k,kv_cache.dtype=auto/' --list "}  # fmt: skip
 LAYERS = [f"visual.blocks.{i}.attn.attn" for i in range(32)]
 ENCODER = """\
 schema: 1
@@ -102,7 +104,8 @@ class Commands(CalibrationTest):
         # Files of the page's own runs stand for those of other days.
         self.write("tiny.yaml", TINY)
         for name in ("monday.json", "tuesday.json"):
-            self.expect(0, "run", "smoke", "--device", "cpu", "--samples", "5", "--json", name)
+            self.expect(0, "run", "tiny.yaml", "--device", "cpu", "--backend", "FLASH_ATTN", "--samples",
+                        "5", "--json", name)  # fmt: skip
         self.run_page("gate.md", 6, times)
 
     def test_measurement(self):

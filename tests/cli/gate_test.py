@@ -6,7 +6,7 @@ import sys
 import unittest
 import xml.etree.ElementTree as ET
 
-from gates import PAIR, SLOW_ID, GateFiles, steady
+from gates import PAIR, SLOW_ID, GateFiles, TimedTest, steady
 from timings import rates, retime, summary
 from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
@@ -202,11 +202,7 @@ class Gate(GateFiles):
                                           "always").out)  # fmt: skip
 
 
-class RunWithBaseline(ToolTest):
-    def setUp(self):
-        super().setUp()
-        self.write("tiny.yaml", TINY)
-
+class RunWithBaseline(TimedTest):
     def test_a_saved_baseline_holds_the_noise_floor_and_both_runs(self):
         outcome = self.expect(0, "run", "tiny.yaml", *PAIR, "--save-baseline", "b.json")
         self.assertRegex(outcome.out, r"A/A, 2 runs: noise floor \d+\.\d%, medians at most")
@@ -295,8 +291,7 @@ class RunWithBaseline(ToolTest):
         self.assertEqual(file["results"][0]["timing"]["samples_us"][:4], first)
 
     def slow_baseline(self, factor):
-        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "b.json")
-        file = json.loads((self.dir / "b.json").read_text())
+        file = self.timed()
         for result in file["results"]:
             retime(result, steady(result["timing"]["median_us"] * factor))
         self.write("b.json", json.dumps(file))

@@ -7,6 +7,7 @@ from tool import SCENARIOS, ToolTest
 import gpu_suites
 
 MIN_CHECKED_ROWS = 64
+TESTS = Path(__file__).resolve().parent.parent
 CPU_LIST, CUDA_LIST = gpu_suites.MUST_PASS
 
 
@@ -14,10 +15,36 @@ def must_pass_ids():
     return gpu_suites.must_pass_ids([CPU_LIST])
 
 
+def thorough_patterns():
+    """Patterns of whole ids, of tests/must_pass_thorough.txt: `PATTERN | reason` a line."""
+    patterns = []
+    file = TESTS / "must_pass_thorough.txt"
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        pattern, _, reason = line.partition(" | ")
+        if not reason.strip():
+            raise ValueError(f"{file.name}:{number}: expected 'PATTERN | reason': {line}")
+        patterns.append(re.compile(pattern))
+    return patterns
+
+
+def thorough_ids():
+    """The pairs that only the label thorough runs."""
+    patterns = thorough_patterns()
+    return [id for id in must_pass_ids() if any(pattern.fullmatch(id) for pattern in patterns)]
+
+
+def default_ids():
+    """All others."""
+    left_out = set(thorough_ids())
+    return [id for id in must_pass_ids() if id not in left_out]
+
+
 def blind_spots_with_a_reason():
     """(pattern of ids, mutants) of tests/blind_to.txt: `PATTERN | mutant, mutant | reason` a line."""
     rows = []
-    file = Path(__file__).resolve().parent.parent / "blind_to.txt"
+    file = TESTS / "blind_to.txt"
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -37,11 +64,19 @@ def unexplained_blind_spots(result, rows):
 class MustPassTest(ToolTest):
     time_limit_s = 900  # real sizes, perhaps beside other tests
 
-    def check_must_pass(self, suites, *arguments):
-        """Runs the suites; `arguments` may filter. Each listed pair must have passed."""
+    def check_real_pairs(self, ids):
+        """Of suites at real dimensions, each with these of its pairs."""
+        for suite in sorted({id.split("/")[0] for id in ids}):
+            listed = [id for id in ids if id.split("/")[0] == suite]
+            # 64 rows are what is demanded; more would only cost time at these sizes.
+            self.check_must_pass([suite], "--filter", "^(" + "|".join(map(re.escape, listed)) + ")$",
+                                 "--set", f"validation.max_rows={MIN_CHECKED_ROWS}", ids=listed)  # fmt: skip
+
+    def check_must_pass(self, suites, *arguments, ids=None):
+        """Runs the suites; `arguments` may filter. Each of `ids`, all that are listed, must have passed."""
         results = self.results(*(SCENARIOS / f"{suite}.yaml" for suite in suites),
                                "--no-timing", *arguments)  # fmt: skip
-        wanted = [id for id in must_pass_ids() if id.split("/")[0] in suites]
+        wanted = ids or [id for id in must_pass_ids() if id.split("/")[0] in suites]
         self.assertTrue(wanted)
         problems = []
         reasons = blind_spots_with_a_reason()

@@ -1,0 +1,88 @@
+"""What `./scripts/test` runs, and what only `--all` does: together everything, and the first no less than
+it did at 262e7ac, before there was a label for slow cases."""
+
+import json
+import re
+import subprocess
+import unittest
+from collections import defaultdict
+from pathlib import Path
+
+from must_pass_testing import default_ids, must_pass_ids, thorough_ids, thorough_patterns
+from tool import BINARY, ROOT, TIME_LIMIT_S
+
+BUILD = Path(BINARY).resolve().parent
+LEAST_SUITES, LEAST_PAIRS = 125, 1460
+LEAST_DOCTEST_CASES = 1294
+# Run by their own labels, also in a CI.
+OWN_LABELS = {"fuzz", "compile-all", "limits", "package", "slurm"}
+
+
+def excluded_labels(option):
+    """Labels that the script leaves out, by default or with an option."""
+    (regex,) = re.findall(rf"(?m)^ *{option}select=\(--label-exclude '\^\(([a-z|-]+)\)\$'\)",
+                          (ROOT / "scripts" / "test").read_text(encoding="utf-8"))  # fmt: skip
+    return set(regex.split("|"))
+
+
+def all_tests():
+    """(name, command, labels) of everything that ctest knows."""
+    done = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True,
+                          text=True, check=True, timeout=TIME_LIMIT_S)  # fmt: skip
+    found = []
+    for test in json.loads(done.stdout)["tests"]:
+        properties = {one["name"]: one["value"] for one in test.get("properties", ())}
+        found.append((test["name"], test.get("command", [""]), set(properties.get("LABELS", ()))))
+    return found
+
+
+class Labels(unittest.TestCase):
+    def test_all_leaves_out_what_has_a_label_of_its_own_and_the_default_also_what_is_thorough(self):
+        self.assertEqual(excluded_labels(r"--all\) "), OWN_LABELS)
+        self.assertEqual(excluded_labels(""), OWN_LABELS | {"thorough"})
+        self.assertIn('scripts/test" --all "$@"', (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+
+
+class Suites(unittest.TestCase):
+    def test_every_pair_is_run_by_default_or_is_thorough(self):
+        self.assertEqual(sorted(default_ids() + thorough_ids()), sorted(must_pass_ids()))
+
+    def test_every_pattern_of_thorough_pairs_has_some_at_real_dimensions(self):
+        for pattern in thorough_patterns():
+            self.assertTrue(any(pattern.fullmatch(id) for id in must_pass_ids()), pattern.pattern)
+        # The small suites are run whole.
+        self.assertEqual([id for id in thorough_ids() if id.startswith("smoke")], [])
+
+    def test_the_default_has_as_many_suites_and_pairs_as_before(self):
+        self.assertGreaterEqual(len(default_ids()), LEAST_PAIRS)
+        self.assertGreaterEqual(len({id.split("/")[0] for id in default_ids()}), LEAST_SUITES)
+
+
+@unittest.skipUnless((BUILD / "CTestTestfile.cmake").exists(), "the binary is not in a build folder")
+class DoctestCases(unittest.TestCase):
+    def listed(self, command):
+        done = subprocess.run([*command, "--list-test-cases", "--no-intro", "--no-version"], text=True,
+                              capture_output=True, check=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        return {line for line in done.stdout.splitlines() if not line.startswith(("[doctest]", "=="))}
+
+    def test_every_case_is_in_a_test_and_the_default_has_as_many_as_before(self):
+        all_runs, default_runs = defaultdict(set), defaultdict(set)
+        for _, command, labels in all_tests():
+            program = Path(command[0])
+            if not program.name.startswith("test_") or not program.exists() or labels & OWN_LABELS:
+                continue
+            cases = self.listed(command)
+            all_runs[program] |= cases
+            # Those that need a GPU are cases that say so where there is none.
+            if "thorough" not in labels:
+                default_runs[program] |= cases
+        self.assertTrue(all_runs)
+        for program, cases in all_runs.items():
+            self.assertEqual(cases, self.listed([program]), program)
+        if len(all_runs) >= 20:  # everything was built
+            count = sum(map(len, default_runs.values()))
+            self.assertGreaterEqual(count, LEAST_DOCTEST_CASES)
+
+
+if __name__ == "__main__":
+    unittest.main()
