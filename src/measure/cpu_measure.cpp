@@ -94,8 +94,8 @@ constexpr std::size_t kUnknownCacheFlush = std::size_t{64} << 20;
 /// Flushing more than this between samples would cost more than it tells.
 constexpr std::size_t kLargestFlush = std::size_t{2} << 30;
 
-/// In pages of 2 MiB where the system has some: to get pages of 4 KiB for the buffers of hundreds of
-/// megabytes took a fifth of a short run.
+/// In pages of 2 MiB where the system has some: to get pages of 4 KiB for the buffers of hundreds
+/// of megabytes took a fifth of a short run.
 template <typename T>
 struct HugePageAllocator {
   using value_type = T;

@@ -178,9 +178,15 @@ const Variant& variant_of(const AttnbenchBackend* self) {
   return *static_cast<const Variant*>(self->user);
 }
 
-[[noreturn]] void hang() {
+/// At work, which nothing but a signal ends.
+[[noreturn]] void spin() {
   for (volatile int i = 0;; i = 1 - i) {
   }
+}
+
+/// Asleep, which leaves the core to other tests.
+[[noreturn]] void hang() {
+  while (true) pause();
 }
 
 const char* faulty_supports(const AttnbenchBackend* self, const AttnbenchProblem* problem) {
@@ -471,7 +477,7 @@ const char* faulty_run(void* state, void* stream) {
       std::puts("run() was here");
       break;
     case Kind::kHangs:
-      hang();
+      spin();
     case Kind::kCrashes:
       std::raise(SIGSEGV);
       break;

@@ -1,5 +1,7 @@
 // Single operations on one CPU thread as a plugin: right ones by every convention that the
 // interface has, and ones with a fault on purpose, a backend each.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -316,8 +318,7 @@ const char* run(void* state, void*) {
   Work& work = *static_cast<Work*>(state);
   const Kind kind = work.variant.kind;
   if (kind == Kind::kCrashes) std::raise(SIGSEGV);
-  for (volatile int i = 0; kind == Kind::kHangs; i = 1 - i) {
-  }
+  while (kind == Kind::kHangs) pause();
   if (kind == Kind::kSilent) return nullptr;
   remember_values(work);
   const bool merges = work.problem->operation == ATTNBENCH_OP_MERGE;

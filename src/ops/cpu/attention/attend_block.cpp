@@ -12,6 +12,7 @@
 #include "ops/cpu/attention/online_softmax.h"
 #include "ops/cpu/attention/products.h"
 #include "ops/cpu/attention/tile_scores.h"
+#include "ops/cpu/quantise/fp8_code.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
@@ -64,11 +65,8 @@ void score_tile(const attn::AttendParams& params, int keys, Scratch& scratch) {
 /// P as an e4m3 operand of P V (semantics §10.5): shifted by a power of two, so that probabilities
 /// below the least code of e4m3 are not lost. l has been summed from P as it was.
 void round_probabilities(int keys, Scratch& scratch) {
-  constexpr float kShift = attn::kE4M3ProbabilityShift;
-  float* p = scratch.scores.data();
-  for (std::int64_t i = 0; i < std::int64_t{keys} * scratch.row_stride; ++i) {
-    p[i] = attn::e4m3_to_float(attn::e4m3_from_float(p[i] * kShift)) / kShift;
-  }
+  read_back_e4m3_row(scratch.scores.data(), std::int64_t{keys} * scratch.row_stride,
+                     attn::kE4M3ProbabilityShift);
 }
 
 /// O += P V, likewise.

@@ -4,6 +4,8 @@
 // shows in that number first.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -31,6 +33,37 @@ inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, att
     codes[i] = encode_e4m3(values[i]);
   }
   return saturated;
+}
+
+/// What the code of x reads back as, for x from 0 to 448, without a branch: compilers make vectors
+/// of it.
+inline float read_back_e4m3(float x) {
+  constexpr float kLeastNormal = 0x1p-6f;
+  constexpr float kToSubnormal = 0x1p14f;  // its last place is that of a subnormal code
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t three_bits = (bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u;
+  const float subnormal = (x + kToSubnormal) - kToSubnormal;
+  const float rounded = x < kLeastNormal ? subnormal : std::bit_cast<float>(three_bits);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) | (bits & 0x80000000u));
+}
+
+/// Values [count] as they read back from e4m3 when stored times `shift`, a power of two.
+inline void read_back_e4m3_row(float* values, std::int64_t count, float shift) {
+  constexpr std::int64_t kChunk = 64;
+  for (std::int64_t begin = 0; begin < count; begin += kChunk) {
+    const std::int64_t end = std::min(count, begin + kChunk);
+    bool is_plain = true;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float x = values[i] * shift;
+      is_plain &= (x >= 0.0f) & (x <= kE4m3Max);
+    }
+    for (std::int64_t i = begin; i < end && is_plain; ++i) {
+      values[i] = read_back_e4m3(values[i] * shift) / shift;
+    }
+    for (std::int64_t i = begin; i < end && !is_plain; ++i) {
+      values[i] = attn::e4m3_to_float(attn::e4m3_from_float(values[i] * shift)) / shift;
+    }
+  }
 }
 
 /// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite, and 0

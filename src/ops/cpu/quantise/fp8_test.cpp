@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "ops/cpu/quantise/fp8_code.h"
 #include "ops/cpu/tensor_testing.h"
 #include "ops/ops.h"
 #include "reference/mla/latent_query.h"
@@ -228,6 +230,41 @@ TEST_CASE("quantising no rows writes nothing and counts nothing") {
   ops->quantise_fp8_groups(
       {attn::Element::kBF16, nullptr, 128, nullptr, 128, nullptr, 1, 1, &saturated, 0, 128, 64, 0});
   CHECK(saturated == 3);
+}
+
+TEST_CASE("a row reads back from e4m3 as its codes do, bit for bit") {
+  std::vector<float> values;
+  // Every code and every middle between two, with what lies beside them; and values of all sizes.
+  for (int code = 0; code < 0x7E; ++code) {
+    const float low = attn::e4m3_to_float(static_cast<attn::u8>(code));
+    const float high = attn::e4m3_to_float(static_cast<attn::u8>(code + 1));
+    for (const float x : {low, (low + high) / 2, high}) {
+      for (const float y : {std::nextafter(x, 0.0f), x, std::nextafter(x, kInf)})
+        values.push_back(y);
+    }
+  }
+  for (std::uint32_t bits = 0; bits < 0x7F800000u; bits += 9973) {
+    values.push_back(std::bit_cast<float>(bits));
+  }
+  const auto check = [&](float shift) {
+    std::vector<float> row = values;
+    for (float& x : row) x /= shift;
+    std::vector<float> expected = row;
+    for (float& x : expected) x = attn::e4m3_to_float(attn::e4m3_from_float(x * shift)) / shift;
+    read_back_e4m3_row(row.data(), static_cast<std::int64_t>(row.size()), shift);
+    std::size_t differences = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      differences +=
+          std::bit_cast<std::uint32_t>(row[i]) != std::bit_cast<std::uint32_t>(expected[i]);
+    }
+    CHECK(differences == 0);
+  };
+  check(1.0f);
+  check(256.0f);
+  for (const float x : {-0.0f, -1.0f, 449.0f, kInf, -kInf, std::nanf("")}) {
+    values.insert(values.begin() + 5, x);
+    check(256.0f);
+  }
 }
 
 }  // namespace attnbench::cpu
