@@ -72,6 +72,15 @@ class NumberFormats(unittest.TestCase):
         self.assertEqual((value[0x7E], value[0xFE]), (448, -448))
         self.assertEqual((value[0x08], value[0x01]), (2.0**-6, 2.0**-9))
 
+    def test_float32_values_get_the_codes_that_the_search_gives(self):
+        upper = np.arange(1 << 16, dtype=np.uint32) << 16
+        for lower in (0, 1, 0x7FFF, 0x8000, 0xFFFF):
+            values = (upper | np.uint32(lower)).view(np.float32)
+            with np.errstate(invalid="ignore"):
+                wide = values.astype(np.float64)
+            for encode in (formats.encode_e4m3, formats.encode_e5m2):
+                np.testing.assert_array_equal(encode(values), encode(wide))
+
     def test_fp8_rounding_gives_the_golden_codes(self):
         inputs = [1.0, -2.0, 448, 449, math.inf, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10]
         expected = [0x38, 0xC0, 0x7E, 0x7E, 0x7E, 0x01, 0x00, 0x01]

@@ -67,21 +67,48 @@ def bounds_of(positive):
 _BOUNDS = {"F8_E4M3": bounds_of(_E4M3), "F8_E5M2": bounds_of(_E5M2)}
 
 
-def _encode_fp8(x, bounds):
-    x = np.asarray(x, dtype=np.float64)
+def _search_fp8(x, bounds):
+    """Codes of float64 values."""
     codes = np.searchsorted(bounds, np.abs(x)).astype(np.uint8)
     codes = codes | np.signbit(x).astype(np.uint8) << 7
     return np.where(np.isnan(x), 0x7F, codes).astype(np.uint8)
 
 
+# Bits of a float32 below those that a bound of an 8-bit float can have set: four of the significand
+# tell on which side of every bound a value lies, and whether there is more tells a tie.
+_LOW_BITS = 19
+
+
+def _table(bounds):
+    """Codes by the bits of |x| above the low ones, times 2, plus 1 if one of these is set."""
+    keys = np.arange(1 << (32 - _LOW_BITS), dtype=np.uint32)
+    values = ((keys >> 1 << _LOW_BITS) | (keys & 1)).view(np.float32)
+    return _search_fp8(values.astype(np.float64), bounds)
+
+
+_TABLES = {name: _table(bounds) for name, bounds in _BOUNDS.items()}
+
+
+def _encode_fp8(x, name):
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        return _search_fp8(x.astype(np.float64), _BOUNDS[name])
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    keys = bits >> (_LOW_BITS - 1) & ((1 << (32 - _LOW_BITS)) - 2)
+    keys |= bits & ((1 << _LOW_BITS) - 1) != 0
+    codes = _TABLES[name][keys] | (bits >> 24 & 0x80).astype(np.uint8)
+    codes[np.isnan(x)] = 0x7F
+    return codes
+
+
 def encode_e4m3(x):
     """rn_e4m3: nearest even, saturating to +-448, NaN -> 0x7F."""
-    return _encode_fp8(x, _BOUNDS["F8_E4M3"])
+    return _encode_fp8(x, "F8_E4M3")
 
 
 def encode_e5m2(x):
     """rn_e5m2: nearest even, saturating to +-57344, NaN -> 0x7F."""
-    return _encode_fp8(x, _BOUNDS["F8_E5M2"])
+    return _encode_fp8(x, "F8_E5M2")
 
 
 def encode_bf16(x):

@@ -209,14 +209,17 @@ def _centroids(size, bits):
 
 def _pack_bits(codes, bits):
     """Codes one behind the other, from the lowest bit of the first byte on."""
-    each = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8)
+    each = codes.astype(np.uint8)[..., None] >> np.arange(bits, dtype=np.uint8) & 1
     return np.packbits(each.reshape(codes.shape[:-1] + (-1,)), axis=-1, bitorder="little")
 
 
 def _unpack_bits(packed, bits):
     each = np.unpackbits(np.ascontiguousarray(packed), axis=-1, bitorder="little")
-    each = each.reshape(packed.shape[:-1] + (-1, bits)).astype(np.int64)
-    return (each << np.arange(bits)).sum(axis=-1)
+    each = each.reshape(packed.shape[:-1] + (-1, bits))
+    codes = each[..., 0].copy()
+    for bit in range(1, bits):
+        codes |= each[..., bit] << bit
+    return codes.astype(np.int64)
 
 
 def _f16_bytes(x):

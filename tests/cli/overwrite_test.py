@@ -83,7 +83,8 @@ class Overwrite(ToolTest):
 
     def test_a_baseline_is_replaced_by_one_that_passed_against_it_alone(self):
         # Why --lenient: a busy machine may have left nothing of the times.
-        both = ("--baseline", "b.json", "--save-baseline", "b.json", "--floor-us", "1e9",
+        one = ("--backend", "FLASH_ATTN")
+        both = (*one, "--baseline", "b.json", "--save-baseline", "b.json", "--floor-us", "1e9",
                 "--lenient")  # fmt: skip
         self.run_tiny(0, *both)
         self.assertIn(b"noise_floor", (self.dir / "b.json").read_bytes())
@@ -96,7 +97,7 @@ class Overwrite(ToolTest):
         outcome = self.run_tiny(1, *both)
         self.assertIn("'b.json' stays as it was: the gate failed", outcome.err)
         self.assertEqual((self.dir / "b.json").read_bytes(), before)
-        self.run_tiny(1, "--baseline", "b.json", "--save-baseline", "other.json")
+        self.run_tiny(1, *one, "--baseline", "b.json", "--save-baseline", "other.json")
         self.assertIn("other.json", self.files())
 
     def test_of_support_and_device(self):
