@@ -110,8 +110,9 @@ endfunction()
 # compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
 # TESTS_APART: not so in the tests that match it, each of which is compiled by itself. PARALLEL_SUITE:
 # doctest's name for test cases that take all cores, for minutes; they are a test of their own,
-# <name>.parallel, which runs alone and first. THOROUGH: the environment in which they do what they leave out else; that is the test
-# <name>.thorough, with a label that scripts/test does not select by default.
+# <name>.parallel, which runs alone and first. THOROUGH: the environment in which they do what they
+# otherwise leave out; that is the test <name>.thorough, whose label scripts/test does not select by
+# default.
 function(attnbench_module name)
   cmake_parse_arguments(ARG "LIGHT;MEDIUM" "DIR;EXCLUDE;HOT;TESTS_APART;PARALLEL_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)

@@ -15,16 +15,20 @@ def must_pass_ids():
     return gpu_suites.must_pass_ids([CPU_LIST])
 
 
+def listed(name):
+    """(place, line) of what a list of tests/ has, without its comments."""
+    lines = (TESTS / name).read_text(encoding="utf-8").splitlines()
+    return [(f"{name}:{number}", line) for number, line in enumerate(lines, 1)
+            if line.strip() and not line.startswith("#")]  # fmt: skip
+
+
 def thorough_patterns():
     """Patterns of whole ids, of tests/must_pass_thorough.txt: `PATTERN | reason` a line."""
     patterns = []
-    file = TESTS / "must_pass_thorough.txt"
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
+    for place, line in listed("must_pass_thorough.txt"):
         pattern, _, reason = line.partition(" | ")
         if not reason.strip():
-            raise ValueError(f"{file.name}:{number}: expected 'PATTERN | reason': {line}")
+            raise ValueError(f"{place}: expected 'PATTERN | reason': {line}")
         patterns.append(re.compile(pattern))
     return patterns
 
@@ -44,13 +48,10 @@ def default_ids():
 def blind_spots_with_a_reason():
     """(pattern of ids, mutants) of tests/blind_to.txt: `PATTERN | mutant, mutant | reason` a line."""
     rows = []
-    file = TESTS / "blind_to.txt"
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
+    for place, line in listed("blind_to.txt"):
         parts = [part.strip() for part in line.split(" | ")]
         if len(parts) != 3 or not all(parts):
-            raise ValueError(f"{file.name}:{number}: expected 'PATTERN | mutants | reason': {line}")
+            raise ValueError(f"{place}: expected 'PATTERN | mutants | reason': {line}")
         rows.append((re.compile(parts[0]), {mutant.strip() for mutant in parts[1].split(",")}))
     return rows
 

@@ -101,11 +101,10 @@ struct HopperPlace {
     }
     const int first = first_row() + warp_row();
     if (lane() < kWarpRows) {
-      // Of a list there are no ranges; elsewhere kernels are as they were measured.
-      rows()[lane()] =
-          describe_row < Config::kRanges ||
-          !has_tile_list<Config>() > (shape.params, item.tile,
-                                      {Shape::first_key(item), item.tile.seq_len}, first + lane());
+      // A list has no ranges; elsewhere kernels are as they were measured.
+      constexpr bool kMayHaveRanges = Config::kRanges || !has_tile_list<Config>();
+      rows()[lane()] = describe_row<kMayHaveRanges>(
+          shape.params, item.tile, {Shape::first_key(item), item.tile.seq_len}, first + lane());
     }
     __syncwarp();
   }

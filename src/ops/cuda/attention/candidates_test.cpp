@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/attend_latent_cases_testing.h"
+#include "ops/cuda/attention/hopper_problem_testing.h"
 #include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
@@ -434,6 +435,19 @@ TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a laun
   c.head_size = 128;
   c.form = AttendForm::kPlanned;
   CHECK(functions(c) == Names{"attn::make_plan", "attn::decode_plan", "attn::combine_plan"});
+}
+
+TEST_CASE("each part is weighed once, by a lane, where no row has more parts than a warp lanes") {
+  const HopperProblem problem(1, 128, 128, 16);
+  const auto weighs_once = [&](int parts, std::int64_t most) {
+    return value_of(combine_kernel(problem.params, "combine_splits", parts, most).spec,
+                    "bool kFewParts");
+  };
+  CHECK(weighs_once(3, 3) == "true");
+  CHECK(weighs_once(32, 32) == "true");
+  CHECK(weighs_once(33, 33) == "false");
+  // A plan deals parts by length: few on average, and all of them to one request.
+  CHECK(weighs_once(2, 64) == "false");
 }
 
 TEST_CASE("options of decodes override the tile, and what there are is said") {

@@ -51,6 +51,8 @@ attnbench_switch_stacks:
 #endif
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
+#elif defined(ATTNBENCH_FIND_RACES)
+#error "races are found by GCC's -fsanitize=thread"
 #endif
 
 namespace attnbench::cuda {
@@ -96,7 +98,7 @@ class Fiber {
   void enter() {
 #ifdef __SANITIZE_THREAD__
     outside_of_sanitizer_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(of_sanitizer_, __tsan_switch_to_fiber_no_sync);
+    __tsan_switch_to_fiber(of_sanitizer_, kSwitch);
 #endif
 #ifdef ATTNBENCH_FIBERS_BY_UCONTEXT
     swapcontext(&outside_, &context_);
@@ -108,7 +110,7 @@ class Fiber {
   /// By the fiber itself: back to who entered it, until that enters it again.
   void leave() {
 #ifdef __SANITIZE_THREAD__
-    __tsan_switch_to_fiber(outside_of_sanitizer_, __tsan_switch_to_fiber_no_sync);
+    __tsan_switch_to_fiber(outside_of_sanitizer_, kSwitch);
 #endif
 #ifdef ATTNBENCH_FIBERS_BY_UCONTEXT
     swapcontext(&context_, &outside_);
@@ -136,6 +138,12 @@ class Fiber {
 #endif
   std::unique_ptr<char[]> stack_;
 #ifdef __SANITIZE_THREAD__
+  // By default a switch orders what comes before it and behind it (race_testing.h).
+#ifdef ATTNBENCH_FIND_RACES
+  static constexpr unsigned kSwitch = __tsan_switch_to_fiber_no_sync;
+#else
+  static constexpr unsigned kSwitch = 0;
+#endif
   void* of_sanitizer_ = __tsan_create_fiber(0);
   void* outside_of_sanitizer_ = nullptr;
 #endif

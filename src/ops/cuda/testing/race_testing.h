@@ -1,8 +1,9 @@
 // What the thread sanitizer has to know of device code on emulated threads: every one of them is a
 // thread of its own, whose accesses to shared and device memory are ordered by nothing but the
-// barriers of the device. So a program that is compiled with -fsanitize=thread reports a race of
-// the kernel's threads, whatever the order in which the emulation runs them: compute-sanitizer's
-// racecheck does not follow mbarriers. Without the sanitizer all of this is nothing.
+// barriers of the device. So a program that is compiled with -fsanitize=thread and
+// ATTNBENCH_FIND_RACES reports a race of the kernel's threads, whatever the order in which the
+// emulation runs them: compute-sanitizer's racecheck does not follow mbarriers. Without that all of
+// this is nothing.
 //
 // What orders: barriers of threads, mbarriers from an arrival to a wait, copies of the copy engine
 // from their request to the end of a wait for their bytes, counts of the grid that acquire and
@@ -19,7 +20,7 @@
 
 #include "ops/cuda/testing/fiber_testing.h"
 
-#ifdef __SANITIZE_THREAD__
+#ifdef ATTNBENCH_FIND_RACES
 #include <sanitizer/tsan_interface.h>
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -31,7 +32,7 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace attnbench::cuda {
 
-#ifdef __SANITIZE_THREAD__
+#ifdef ATTNBENCH_FIND_RACES
 constexpr bool kFindsRaces = true;
 
 /// While it lives, accesses of the thread are the emulation's own, and no races.
