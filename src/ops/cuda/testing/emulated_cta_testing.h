@@ -203,13 +203,13 @@ inline EmulatedCta* running_cta = nullptr;
 
 inline void EmulatedCta::start() {
   EmulatedCta& cta = *running_cta;
-  observe(&cta);
+  observe(&cta.work_);
   try {
     (*cta.work_)();
   } catch (...) {
     cta.error_ = std::current_exception();
   }
-  publish_to(&cta);
+  publish_to(&cta.threads_);  // not where those that begin later look
   {
     const OwnAccesses own;
     cta.threads_[threadIdx.x].has_ended = true;
@@ -220,7 +220,7 @@ inline void EmulatedCta::start() {
 
 inline void EmulatedCta::begin(const std::function<void()>& work) {
   work_ = &work;
-  publish_to(this);
+  publish_to(&work_);
   const OwnAccesses own;
   for (Thread& thread : threads_) {
     thread.fiber.begin(&EmulatedCta::start);
@@ -239,7 +239,7 @@ inline void EmulatedCta::take_turn() {
     if (error_ != nullptr) break;
   }
   running_cta = nullptr;
-  observe(this);
+  observe(&threads_);
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
