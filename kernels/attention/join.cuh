@@ -11,6 +11,7 @@
 #include "kernels/attention/parts.cuh"
 #include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/mbarrier.cuh"
 
 namespace attn {
 
@@ -123,48 +124,81 @@ __device__ void join_splits(const AttendParams& params, const SplitParams& split
   WholeRequest{}.store_values<Config>(params, tile, thread / kQuads, thread % kQuads * 4, sum);
 }
 
-/// The share of CTA `rank` in the rows of its cluster of kParts: every thread reads the states of a
-/// row and four columns of all CTAs. `states` and `outputs` are the shared addresses of what each
-/// has at the same place, `rows` this CTA's own, which differ from the others' in their keys only.
-template <class Config, int kParts>
+/// What the CTAs of a cluster of kParts send to each of them, in its shared memory at the same
+/// place: of `kRows` rows at most, its share of their columns and their states.
+template <class Config, int kRows>
+struct ClusterInbox {
+  static constexpr int kQuads = Config::kVHeadSize / 4;
+  Barrier filled;
+  float4 states[Config::kParts * kRows];  // of part and row: base and sum, then nothing
+  static constexpr int kMost = (kRows * kQuads + Config::kParts - 1) / Config::kParts;
+  float4 values[Config::kParts * kMost];  // of part and quad of the share
+};
+
+/// How the columns of the rows of a tile, four at a time (quads), are dealt out to the CTAs of a
+/// cluster: in turn.
+template <int kParts, int kQuads>
+struct ClusterShares {
+  static __device__ int owner(int quad) { return quad % kParts; }
+  /// Among those of its owner.
+  static __device__ int place(int quad) { return quad / kParts; }
+  static __device__ int quad(int rank, int place) { return place * kParts + rank; }
+  static __device__ int count(int num_rows, int rank) {
+    return (num_rows * kQuads + kParts - 1 - rank) / kParts;
+  }
+  /// Bytes that all parts send to a CTA: its quads, and the states of their rows, which are all
+  /// rows, or a different one for each quad.
+  static __device__ u32 bytes(int num_rows, int rank) {
+    const int mine = count(num_rows, rank);
+    return static_cast<u32>(kParts * (mine + (kQuads >= kParts ? num_rows : mine)) * 16);
+  }
+};
+
+/// The share of CTA `rank` in the rows of its cluster, from its inbox. `rows` are this CTA's own,
+/// which differ from the others' in their keys only.
+template <class Config, int kRows>
 __device__ void join_cluster(const AttendParams& params, const RowTile& tile, int rank,
-                             const Row* rows, u32 states, u32 outputs, int output_pitch) {
-  constexpr int kThreads = Config::kWarps * 32;
+                             const Row* rows, const ClusterInbox<Config, kRows>& inbox) {
+  constexpr int kParts = Config::kParts;
   constexpr int kQuads = Config::kVHeadSize / 4;
-  const int items = tile.num_rows * kQuads;
-  for (int item = rank * kThreads + static_cast<int>(threadIdx.x); item < items;
-       item += kParts * kThreads) {
-    const int row = item / kQuads;
-    const int column = item % kQuads * 4;
-    float2 state[kParts];
-    float4 values[kParts];
+  using Shares = ClusterShares<kParts, kQuads>;
+  const int mine = Shares::count(tile.num_rows, rank);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= mine) return;
+  const WholeRequest whole{};
+  for (int i = thread; i < mine; i += Config::kWarps * 32) {
+    const int quad = Shares::quad(rank, i);
+    const int row = quad / kQuads;
+    const int column = quad % kQuads * 4;
+    const OutputPlace to = output_place(params, tile, row, column);
+    await(shared_address(&inbox.filled), 0);
+    float2 states[kParts];
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      state[p] = load_pair_of_cta(in_cta(states + row * 8, p));
-      values[p] = load_quad_of_cta(in_cta(outputs + row * output_pitch + column * 4, p));
+      states[p] = *reinterpret_cast<const float2*>(&inbox.states[p * kRows + row]);
     }
     float base = kNegInf;
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) base = fmaxf(base, state[p].x);
+    for (int p = 0; p < kParts; ++p) base = fmaxf(base, states[p].x);
     float total = 0.0f;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      const float weight = weight_of_base(state[p].x, base);
-      total += state[p].y * weight;
-      sum.x += values[p].x * weight;
-      sum.y += values[p].y * weight;
-      sum.z += values[p].z * weight;
-      sum.w += values[p].w * weight;
+      const float4 values = inbox.values[p * inbox.kMost + i];
+      const float weight = weight_of_base(states[p].x, base);
+      total += states[p].y * weight;
+      sum.x += values.x * weight;
+      sum.y += values.y * weight;
+      sum.z += values.z * weight;
+      sum.w += values.w * weight;
     }
-    const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+    const float factor = total == 0.0f ? 0.0f : to.factor / total;
     sum.x *= factor;
     sum.y *= factor;
     sum.z *= factor;
     sum.w *= factor;
-    const WholeRequest whole{};
+    store_quad<Config>(params, to, sum);
     if (column == 0) whole.store_state<Config>(params, tile, row, base, total, rows[row]);
-    whole.store_values<Config>(params, tile, row, column, sum);
   }
 }
 

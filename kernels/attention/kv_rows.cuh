@@ -80,26 +80,31 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
   constexpr int kPieces = kRowBytes / kCopyBytes;
   static_assert(kPieces * kCopyBytes == kRowBytes);
   constexpr int kStep = kThreads / kPieces;  // rows that all threads together copy at once
-  // Of rows a multiple of 8 apart tile_offset() has the same columns.
-  constexpr bool kSameColumns = kPitch % kLineBytes != 0 || kStep % 8 == 0;
-  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0 && kSameColumns) {
+  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
     // Why apart from the loop below: a thread keeps its column, so its addresses only advance.
     const int row = thread / kPieces;
     const int column = thread % kPieces * kCopyBytes;
     const unsigned char* from = first_row + row * token_stride + column;
-    const u32 at = to + tile_offset<kPitch>(row, column);
+    // Of rows a multiple of 8 apart tile_offset() has the same columns.
+    const auto at = [&](int i) {
+      if constexpr (kPitch % kLineBytes != 0 || kStep % 8 == 0) {
+        return to + tile_offset<kPitch>(row, column) + i * kStep * kPitch;
+      } else {
+        return to + tile_offset<kPitch>(row + i * kStep, column);
+      }
+    };
     const i64 advance = kStep * token_stride;
     if (valid_rows >= kRows) {
 #pragma unroll
       for (int i = 0; i < kRows / kStep; ++i) {
-        copy_async<kCopyBytes>(at + i * kStep * kPitch, from);
+        copy_async<kCopyBytes>(at(i), from);
         from += advance;
       }
     } else {
 #pragma unroll 1
       for (int i = 0; i < kRows / kStep; ++i) {
         const bool valid = row + i * kStep < valid_rows;
-        copy_async<kCopyBytes>(at + i * kStep * kPitch, valid ? from : first_row, valid);
+        copy_async<kCopyBytes>(at(i), valid ? from : first_row, valid);
         from += advance;
       }
     }

@@ -34,6 +34,27 @@ __device__ __forceinline__ GridPlace grid_place(const AttendParams& params, int 
   return place;
 }
 
+/// Where four columns of a row of a whole request belong, and how.
+struct OutputPlace {
+  i64 at;
+  float factor;  // output_factor()
+  bool pairs;    // pairs_aligned()
+};
+__device__ __forceinline__ OutputPlace output_place(const AttendParams& params, const RowTile& tile,
+                                                    int row, int column) {
+  const PackedRow of = unpack_row(tile, row);
+  return {(tile.first_token + of.token) * params.output_token_stride +
+              (tile.kv_head * tile.group + of.head) * params.output_head_stride + column,
+          output_factor(params), pairs_aligned(params)};
+}
+/// `o` is times to.factor already.
+template <class Config>
+__device__ __forceinline__ void store_quad(const AttendParams& params, const OutputPlace& to,
+                                           float4 o) {
+  store_pair<Config::kOutput>(params.output, to.at, o.x, o.y, to.pairs);
+  store_pair<Config::kOutput>(params.output, to.at + 2, o.z, o.w, to.pairs);
+}
+
 /// What becomes of the rows of a whole request: output and LSE.
 struct WholeRequest {
   static constexpr bool kNormalise = true;
@@ -48,12 +69,10 @@ struct WholeRequest {
   template <class Config>
   __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
                                float4 o) const {
-    const float factor = output_factor(params);
-    const bool pairs = pairs_aligned(params);
-    const i64 at = token_of(tile, row) * params.output_token_stride +
-                   head_of(tile, row) * params.output_head_stride + column;
-    store_pair<Config::kOutput>(params.output, at, o.x * factor, o.y * factor, pairs);
-    store_pair<Config::kOutput>(params.output, at + 2, o.z * factor, o.w * factor, pairs);
+    const OutputPlace to = output_place(params, tile, row, column);
+    const float4 scaled =
+        make_float4(o.x * to.factor, o.y * to.factor, o.z * to.factor, o.w * to.factor);
+    store_quad<Config>(params, to, scaled);
   }
   template <class Config>
   __device__ void store_value(const AttendParams& params, const RowTile& tile, int row, int column,

@@ -21,8 +21,9 @@ __device__ __forceinline__ void copy_query_rows(const AttendParams& params, cons
   for (int i = thread; i < kRows * kPieces; i += kThreads) {
     const int row = i / kPieces;
     const bool valid = row < tile.num_rows;
-    const i64 offset = valid ? token_of(tile, row) * params.query_token_stride +
-                                   head_of(tile, row) * params.query_head_stride
+    const PackedRow of = valid ? unpack_row(tile, row) : PackedRow{0, 0};
+    const i64 offset = valid ? (tile.first_token + of.token) * params.query_token_stride +
+                                   (tile.kv_head * tile.group + of.head) * params.query_head_stride
                              : 0;
     copy_async<kBytes>(to + row * kPitch + i % kPieces * kBytes,
                        query + offset * kElementBytes + i % kPieces * kBytes, valid);

@@ -10,6 +10,7 @@
 
 #include "kernels/common/mask.cuh"
 #include "kernels/params.h"
+#include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/packed.cuh"
 
 namespace attn {
@@ -32,20 +33,35 @@ struct RowTile {
 };
 
 /// At most `max_rows` rows from packed row `first_row` on; num_rows <= 0 where the request has
-/// fewer.
+/// fewer. `begin` and `end` are its entries of query_start_loc.
 __device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
-                                            int first_row, int max_rows) {
+                                            int first_row, int max_rows, int begin, int end,
+                                            int seq_len) {
   RowTile tile;
   tile.request = request;
   tile.kv_head = kv_head;
   tile.group = params.num_heads / params.num_kv_heads;
-  tile.first_token = params.query_start_loc[request];
-  const int query_len = params.query_start_loc[request + 1] - tile.first_token;
-  tile.seq_len = params.seq_lens[request];
-  tile.context_len = tile.seq_len - query_len;
+  tile.first_token = begin;
+  tile.seq_len = seq_len;
+  tile.context_len = seq_len - (end - begin);
   tile.first_row = first_row;
-  tile.num_rows = smaller(max_rows, query_len * tile.group - first_row);
+  tile.num_rows = smaller(max_rows, (end - begin) * tile.group - first_row);
   return tile;
+}
+__device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
+                                            int first_row, int max_rows) {
+  return row_tile(params, request, kv_head, first_row, max_rows, params.query_start_loc[request],
+                  params.query_start_loc[request + 1], params.seq_lens[request]);
+}
+/// The same for kernels that wait for it: all three numbers are asked for at once. A compiler asks
+/// for the length where it is needed first, behind the number of rows, so that every CTA waits for
+/// device memory twice.
+__device__ __forceinline__ RowTile row_tile_now(const AttendParams& params, int request,
+                                                int kv_head, int first_row, int max_rows) {
+  const int seq_len = load_now(params.seq_lens + request);
+  const int begin = load_now(params.query_start_loc + request);
+  const int end = load_now(params.query_start_loc + request + 1);
+  return row_tile(params, request, kv_head, first_row, max_rows, begin, end, seq_len);
 }
 
 /// Token of the batch, and query head, of a row of the tile.
@@ -54,6 +70,20 @@ __device__ __forceinline__ int token_of(const RowTile& tile, int row) {
 }
 __device__ __forceinline__ int head_of(const RowTile& tile, int row) {
   return tile.kv_head * tile.group + (tile.first_row + row) % tile.group;
+}
+
+/// The same without the tile's first token and head. Why the comparison: most tiles are of one
+/// token, and where every instruction waits for the one before it a division takes a tenth of a
+/// microsecond.
+struct PackedRow {
+  int token;
+  int head;  // of the group
+};
+__device__ __forceinline__ PackedRow unpack_row(const RowTile& tile, int row) {
+  const int packed = tile.first_row + row;
+  if (packed < tile.group) return {0, packed};
+  const int token = packed / tile.group;
+  return {token, packed - token * tile.group};
 }
 
 /// What the inner loops need to know of a row; 16 bytes, in shared memory.

@@ -28,24 +28,6 @@ __device__ __forceinline__ u32 in_cta(u32 address, u32 rank) {
   return there;
 }
 
-/// Two or four f32 at an address of in_cta().
-__device__ __forceinline__ float2 load_pair_of_cta(u32 address) {
-  float2 x;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-               : "=f"(x.x), "=f"(x.y)
-               : "r"(address)
-               : "memory");
-  return x;
-}
-__device__ __forceinline__ float4 load_quad_of_cta(u32 address) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(address)
-               : "memory");
-  return x;
-}
-
 /// Stores 16 bytes at `address` of another CTA, whose barrier `barrier` counts them as it counts
 /// those of the copy engine (arrive_expecting()); both by in_cta(). The thread goes on at once.
 __device__ __forceinline__ void send_words(u32 address, const u32 (&words)[4], u32 barrier) {
@@ -63,6 +45,13 @@ __device__ __forceinline__ void arrive_at_cluster() {
 }
 __device__ __forceinline__ void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The first half where there is nothing that the others shall see but barriers, which were
+/// published (publish_barriers()). Why: the other one waits for all writes of the thread, to device
+/// memory too, which takes most of a microsecond at the start of a kernel.
+__device__ __forceinline__ void announce_to_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 /// All threads of all CTAs of the cluster. Needed before the first access to another CTA's shared

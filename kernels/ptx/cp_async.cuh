@@ -40,6 +40,19 @@ __device__ __forceinline__ void copy_async(u32 to_shared, const void* from, bool
   }
 }
 
+/// What lies at `from`, asked for here and now: the compiler moves an ordinary load to the first
+/// use. Nothing writes there while the kernel runs.
+__device__ __forceinline__ int load_now(const int* from) {
+  int x;
+  asm volatile("ld.relaxed.cta.global.s32 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+
+/// Has the line of the L2 with `from` fetched, without waiting for it. It must be a valid address.
+__device__ __forceinline__ void fetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 /// Closes a group of copies, which may be empty; groups complete in order. A pipeline closes one
 /// for every step, even past its last copy, so that the number of pending groups always says which
 /// step has arrived.

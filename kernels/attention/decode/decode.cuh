@@ -46,6 +46,7 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::factors;
   using Outputs::first_row;
   using Outputs::kCodes;
+  using Outputs::kDistance;
   using Outputs::key;
   using Outputs::key_factor;
   using Outputs::kHoldQuery;
@@ -53,6 +54,7 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::kLayout;
   using Outputs::kQueryPitch;
   using Outputs::kQuerySteps;
+  using Outputs::kRows;
   using Outputs::kStreams;
   using Outputs::kThreads;
   using Outputs::kTileM;
@@ -62,37 +64,35 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::part;
   using Outputs::publish;
   using Outputs::rows;
+  using Outputs::seen_keys;
+  using Outputs::shared_stream;
   using Outputs::sinks;
+  using Outputs::start_step;
   using Outputs::store;
   using Outputs::stream;
   using Outputs::sync_stream;
   using Outputs::thread;
   using Outputs::tile;
   using Outputs::value;
-  using Outputs::weigh_streams;
   using typename Outputs::Copies;
   using typename Outputs::Format;
   using typename Outputs::Output;
+  using typename Outputs::Pages;
   using typename Outputs::Place;
   using typename Outputs::RowScale;
   using typename Outputs::State;
+  static constexpr bool kIsEarly = kSharersOf<Part> > 1;
+  /// New keys may have to be stored before any is read.
+  static constexpr bool kSavesFirst = Format::kInt8;
   static constexpr bool kQueryInOrder = !kCodes || Format::kInt8;
   using StoredQuery = Choose<kQueryInOrder, TileQuery<kQueryPitch>, CodeQuery<kQueryPitch>>;
 
   /// What is new and not yet in the cache; null: there is nothing to save.
   const Int8CacheWriteParams* save;
+  int early;  // kIsEarly: early_entries() of this lane, of a part that begins at key 0
 
-  /// Starts the copy of the queries and, behind it, describes the rows; of int8 scores it saves
-  /// what is new in the part's keys. All of it but the queries is there behind a barrier.
-  __device__ void begin() {
-    copy_query();
-    close_copy_group();
-    const KeyInterval run = part.run(tile.seq_len);
-    if constexpr (Format::kInt8) {
-      copy_query_scales<kTileM, kThreads>(params, tile, factors(), thread);
-      if (save != nullptr) save_new<Config, kThreads>(*save, tile, run, thread);
-    }
-    for (int r = thread; r < kTileM; r += kThreads) {
+  __device__ void describe_rows(KeyInterval run) {
+    for (int r = thread; r < kRows; r += kThreads) {
       const Row row = describe_row(params, tile, run, r);
       rows()[r] = row;
       sinks()[r] =
@@ -100,9 +100,36 @@ struct Decode : DecodeOutputs<Config, Part> {
     }
   }
 
-  /// All but the last kStages - 1 groups are done: the queries are there.
+  /// Of int8 scores: starts the copy of the queries and, behind it, describes the rows; of int8
+  /// scores it saves what is new in the part's keys. All of it but the queries is there behind a
+  /// barrier.
+  __device__ void begin(KeyInterval run) {
+    copy_query();
+    if constexpr (Format::kInt8) {
+      copy_query_scales<kTileM, kThreads>(params, tile, factors(), thread);
+      if (save != nullptr) save_new<Config, kThreads>(*save, tile, run, thread);
+    }
+    describe_rows(run);
+  }
+
+  /// Starts the copies of the queries and of the first kStages - 1 steps, a group for each step;
+  /// the queries are in the first. Why the keys first: they are what takes longest.
+  __device__ void start_copies(KeyInterval run, Pages& pages, const Copies& copies) {
+    if constexpr (kSavesFirst) {
+      begin(run);
+      __syncthreads();
+    }
+    start_step(0, pages, copies);
+    if constexpr (!kSavesFirst) copy_query();
+    close_copy_group();
+#pragma unroll
+    for (int step = 1; step < Config::kStages - 1; ++step) copy_step(step, pages, copies);
+    if constexpr (!kSavesFirst) describe_rows(run);
+  }
+
+  /// The first step, the queries and the rows are there.
   __device__ void await_query() {
-    wait_copy_groups<Config::kStages - 1>();
+    wait_copy_groups<Config::kStages - 2>();
     __syncthreads();
     if constexpr (kConvertsQuery<Config>) {
       convert_query_rows<Config, kTileM, kQueryPitch, kThreads>(memory + kLayout.query, factors(),
@@ -119,23 +146,17 @@ struct Decode : DecodeOutputs<Config, Part> {
   }
 
   __device__ void run(float2* states) {
-    begin();
-    __syncthreads();
-    const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kTileM);
-    const bool any = bounds.hull.begin < bounds.hull.end;
-    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + stream() * kKeys;
-    const int end_key = any ? bounds.hull.end : 0;
-    PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
-                             first_key, end_key, 0, 0};
-    pages.start();
+    const KeyInterval run = part.run(tile.seq_len);
+    const KeyInterval seen = seen_keys(run);
+    const int begin_key = seen.begin / kKeys * kKeys;
+    const int end_key = seen.begin < seen.end ? seen.end : 0;
+    Pages pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
+                begin_key + shared_stream() * kKeys, end_key, 0, early};
+    if (!kIsEarly || begin_key != 0) pages.start();
     const Copies copies(key, value, lane);
-    // Groups so far: the queries, then one for each of the first kStages - 1 steps.
-#pragma unroll
-    for (int step = 0; step < Config::kStages - 1; ++step) {
-      copy_step(step, first_key, pages, copies);
-    }
-    // Why only now: the page table and the first keys are on their way beside the queries.
+    start_copies(run, pages, copies);
     await_query();
+    const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kRows);
 
     const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kQuerySteps>, StoredQuery> query{
         stored_query()};
@@ -149,11 +170,11 @@ struct Decode : DecodeOutputs<Config, Part> {
         factors() + first_row(), Config::kScaleFirst ? 1.0f : scale.factor);
 #pragma unroll 1
     for (int step = 0;; ++step) {
-      const int key_at = first_key + step * kKeys * kStreams;
+      const int key_at = pages.first_key + step * kDistance;
       if (key_at >= end_key) break;
       wait_copy_groups<Config::kStages - 2>();
       sync_stream();  // all pieces are there, and nobody reads the oldest stage any more
-      copy_step(step + Config::kStages - 1, first_key, pages, copies);
+      copy_step(step + Config::kStages - 1, pages, copies);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
       attend(step, key_at, masked, query, scale, row_scale, state, o);
     }
@@ -161,10 +182,9 @@ struct Decode : DecodeOutputs<Config, Part> {
     wait_copy_groups<0>();
     __syncthreads();  // rings become outputs
     publish(state, o, states);
+    if constexpr (requires { part.begin_store(); }) part.begin_store();
     __syncthreads();
-    for (int r = thread; r < tile.num_rows; r += kThreads) weigh_streams(r, states);
-    __syncthreads();
-    store();
+    store(states);
   }
 };
 
@@ -178,13 +198,27 @@ struct alignas(kRingAlignment) DecodeMemory {
 template <class Config, class Part>
 __device__ __forceinline__ Decode<Config, Part> decode_work(
     const AttendParams& params, const Part& part, unsigned char* memory, const RowTile& tile,
-    const RowTile& same, const Int8CacheWriteParams* save = nullptr) {
+    const RowTile& same, const Int8CacheWriteParams* save = nullptr, int early = 0) {
   const int thread = static_cast<int>(threadIdx.x);
   return {{{{{params, part, memory, tile, key_side<Config>(params, same),
               value_side<Config>(params, same), thread, thread % 32, thread / 32}},
             key_scale<Config>(params, same.kv_head),
             value_scale<Config>(params, same.kv_head)}},
-          save};
+          save,
+          early};
+}
+
+/// Has the page table of a request fetched into the L2, as far as a warp has lanes for its lines,
+/// while its length is still on the way: where its keys lie is then known that much sooner.
+template <class Config>
+__device__ __forceinline__ void fetch_page_table(const AttendParams& params, int request) {
+  if constexpr (Config::kBlockSize != 0) {
+    constexpr int kLine = kLineBytes / 4;
+    const i64 at = threadIdx.x * kLine;
+    if (threadIdx.x < 32 && at < params.kv.block_table_stride) {
+      fetch_line(params.kv.block_table + request * params.kv.block_table_stride + at);
+    }
+  }
 }
 
 /// Grid: x = (request, part, row tile, KV head), the head fastest: neighbours read the same pages.
@@ -197,8 +231,9 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
   __shared__ float2 states[Work::kStreams * Work::kTileM];
-  const RowTile mine =
-      row_tile(params, place.request, place.kv_head, place.row_tile * Work::kTileM, Work::kTileM);
+  fetch_page_table<Config>(params, place.request);
+  const RowTile mine = row_tile_now(params, place.request, place.kv_head,
+                                    place.row_tile * Work::kTileM, Work::kTileM);
   if (mine.num_rows <= 0) return;
   if (threadIdx.x == 0) tile = mine;
   __syncthreads();

@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
   __shared__ float2 states[Work::kStreams * Work::kTileM];
   __shared__ int is_last;
   const GridPlace place = grid_place(params, split.num_splits);
-  const RowTile mine =
-      row_tile(params, place.request, place.kv_head, place.row_tile * Work::kTileM, Work::kTileM);
+  const RowTile mine = row_tile_now(params, place.request, place.kv_head,
+                                    place.row_tile * Work::kTileM, Work::kTileM);
   if (mine.num_rows <= 0) return;
   if (threadIdx.x == 0) tile = mine;
   __syncthreads();
@@ -49,61 +49,91 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
   join_splits<Config>(params, split, tile, reinterpret_cast<float*>(memory + Work::kLayout.rings));
 }
 
-/// One CTA of a cluster: its rows stay in its shared memory, in the place of the first stream's.
-/// Outputs are not normalised, but belong to `states`.
+/// One CTA of a cluster: its rows go to those CTAs that put them together. Values are not
+/// normalised, but belong to the state of their row.
+template <class ForConfig, int kRows>
 struct ClusterSplit {
   static constexpr bool kNormalise = false;
-  int num_splits;
-  int index;
-  float2* states;          // base and sum of each row
-  unsigned char* outputs;  // of the rows
-  int output_pitch;        // bytes
+  static constexpr bool kSendsStates = true;
+  static constexpr int kSharers = ForConfig::kParts;
+  using Inbox = ClusterInbox<ForConfig, kRows>;
+  using Shares = ClusterShares<ForConfig::kParts, Inbox::kQuads>;
+  int rank;
+  Inbox& inbox;
 
-  __device__ KeyInterval run(int seq_len) const {
-    return keys_of_split(seq_len, num_splits, index);
+  __device__ KeyInterval run(int seq_len) const { return {0, seq_len}; }
+  __device__ int place() const { return rank; }
+  __device__ bool with_sink() const { return rank == 0; }
+  /// The others have started, and their inboxes are there.
+  __device__ void begin_store() const { wait_for_cluster(); }
+  __device__ void send(float4 x, const float4* to, int owner) const {
+    const u32 words[4] = {float_bits(x.x), float_bits(x.y), float_bits(x.z), float_bits(x.w)};
+    send_words(in_cta(shared_address(to), owner), words,
+               in_cta(shared_address(&inbox.filled), owner));
   }
-  __device__ bool with_sink() const { return index == 0; }
-  template <class Config>
-  __device__ void store_state(const AttendParams&, const RowTile&, int row, float base, float sum,
-                              const Row&) const {
-    states[row] = make_float2(base, sum);
+  /// To the owner of one of the first quads of the row: there is one for each that has any of it.
+  __device__ void send_state(int row, int quad, float base, float sum) const {
+    if (quad >= ForConfig::kParts) return;
+    send(make_float4(base, sum, 0.0f, 0.0f), &inbox.states[rank * kRows + row],
+         Shares::owner(row * Inbox::kQuads + quad));
   }
   template <class Config>
   __device__ void store_values(const AttendParams&, const RowTile&, int row, int column,
                                float4 o) const {
-    *reinterpret_cast<float4*>(outputs + row * output_pitch + column * 4) = o;
+    const int quad = row * Inbox::kQuads + column / 4;
+    send(o, &inbox.values[rank * Inbox::kMost + Shares::place(quad)], Shares::owner(quad));
   }
 };
 
-/// Grid: x = (request, row tile, KV head, split), the split fastest: the splits of a row tile are a
-/// cluster. A row tile past a request's rows is so for its whole cluster.
+/// One CTA of a cluster. Its shared memory is that of Decode and, behind it, the inbox.
+template <class Config>
+struct ClusterDecode {
+  static constexpr int kTileM = DecodeShape<Config, WholeRequest>::kTileM;
+  static constexpr int kRows = DecodeShape<Config, WholeRequest>::kRows;
+  using Part = ClusterSplit<Config, kRows>;
+  using Work = Decode<Config, Part>;
+  using Inbox = typename Part::Inbox;
+  static_assert(sizeof(Inbox) == inbox_bytes(kRows, Config::kVHeadSize, Config::kParts));
+
+  static __device__ __forceinline__ void run(const AttendParams& params, unsigned char* memory,
+                                             RowTile& tile, float2* states) {
+    auto& inbox = *reinterpret_cast<Inbox*>(memory + Work::kLayout.total);
+    const int request = params.first_request + static_cast<int>(blockIdx.z);
+    const int rank = static_cast<int>(blockIdx.x % Config::kParts);
+    const int first_stream =
+        rank * Work::kStreams + static_cast<int>(threadIdx.x) / 32 / Config::kRowWarps;
+    const int early = Work::early_entries(params, request, first_stream * Work::kKeys);
+    const RowTile mine =
+        row_tile_now(params, request, static_cast<int>(blockIdx.y),
+                     static_cast<int>(blockIdx.x / Config::kParts) * kTileM, kTileM);
+    if (mine.num_rows <= 0) return;
+    if (threadIdx.x == 0) {
+      tile = mine;
+      const u32 filled = shared_address(&inbox.filled);
+      init_barrier(filled, 1);
+      publish_barriers();
+      arrive_expecting(filled, Part::Shares::bytes(mine.num_rows, rank));
+    }
+    const Part part{rank, inbox};
+    auto work = decode_work<Config>(params, part, memory, tile, mine, nullptr, early);
+    __syncthreads();
+    announce_to_cluster();
+    work.run(states);
+    join_cluster<Config>(params, tile, rank, work.rows(), inbox);
+  }
+};
+
+/// Grid: x = (row tile, split), the split fastest, y = KV head, z = request: the splits of a row
+/// tile are a cluster. Why three extents: a division takes longer than the way to the L2. A row
+/// tile past a request's rows is so for its whole cluster.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode_cluster(const __grid_constant__ AttendParams params) {
   extern __shared__ DecodeMemory decode_memory[];
-  using Work = Decode<Config, ClusterSplit>;
+  using Form = ClusterDecode<Config>;
   __shared__ RowTile tile;
-  __shared__ float2 states[Work::kStreams * Work::kTileM];
-  const auto heads = static_cast<unsigned>(params.num_kv_heads);
-  const unsigned index = blockIdx.x / Config::kParts;
-  const unsigned tiles = gridDim.x / Config::kParts / heads / params.num_requests;
-  const RowTile mine =
-      row_tile(params, params.first_request + static_cast<int>(index / heads / tiles),
-               static_cast<int>(index % heads),
-               static_cast<int>(index / heads % tiles) * Work::kTileM, Work::kTileM);
-  if (mine.num_rows <= 0) return;
-  if (threadIdx.x == 0) tile = mine;
-  __syncthreads();
-  auto* const memory = reinterpret_cast<unsigned char*>(decode_memory);
-  const int rank = static_cast<int>(blockIdx.x % Config::kParts);
-  const ClusterSplit part{Config::kParts, rank, states, memory + Work::kLayout.rings,
-                          Work::kLayout.output_pitch};
-  auto work = decode_work<Config>(params, part, memory, tile, tile);
-  work.run(states);
-  sync_cluster();
-  join_cluster<Config, Config::kParts>(params, tile, rank, work.rows(), shared_address(states),
-                                       shared_address(part.outputs), part.output_pitch);
-  sync_cluster();  // nobody leaves while others read its rows
+  __shared__ float2 states[Form::Work::kStreams * Form::Work::kTileM];
+  Form::run(params, reinterpret_cast<unsigned char*>(decode_memory), tile, states);
 }
 
 /// A run of blocks of one request, one of its splits by a plan: output and LSE where it is the only

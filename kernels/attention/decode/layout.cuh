@@ -2,6 +2,7 @@
 // kStages steps of 16 keys and values for every warp, as many as hide the latency of device memory.
 #pragma once
 
+#include "kernels/common/lines.cuh"
 #include "kernels/common/platform.cuh"
 
 namespace attn {
@@ -15,6 +16,7 @@ namespace attn {
 /// scale per token and head 3061 and 3277. Why an odd number: four rows then lie in different
 /// banks.
 ATTN_FN constexpr int decode_pitch(int columns, int element_bytes, bool cells) {
+  if (element_bytes == 2 && columns * 2 % kLineBytes == 0) return columns * 2;
   const int sectors = (columns * element_bytes + (cells ? 32 : 0) + 31) / 32;
   return (sectors | 1) * 32;
 }
@@ -25,7 +27,6 @@ constexpr int kRingAlignment = 128;
 /// Byte offsets; every part starts on 16 bytes, the rings on kRingAlignment.
 struct DecodeLayout {
   int rows;          // Row [row_blocks * 16]
-  int weights;       // f32 [row_blocks * 16, warps]: how much each warp counts
   int sinks;         // f32 [row_blocks * 16]
   int factors;       // f32 [row_blocks * 16] of the query rows; codes only
   int query;         // 16-bit [row_blocks * 16, pitch]
@@ -47,8 +48,7 @@ ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stag
   const int pitch = decode_pitch(head_size, element_bytes, cells);
   const int value_pitch = decode_pitch(v_head_size, value_bytes, cells);
   DecodeLayout layout{};
-  layout.weights = layout.rows + row_blocks * 16 * 16;
-  layout.sinks = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
+  layout.sinks = layout.rows + row_blocks * 16 * 16;
   layout.factors = layout.sinks + row_blocks * 16 * 4;
   layout.query = layout.factors + (element_bytes == 1 ? row_blocks * 16 * 4 : 0);
   layout.rings = (layout.query + row_blocks * 16 * query_pitch + kRingAlignment - 1) /
@@ -62,6 +62,13 @@ ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stag
   const int output_bytes = warps * row_blocks * 16 * layout.output_pitch;
   layout.total = layout.rings + (ring_bytes > output_bytes ? ring_bytes : output_bytes);
   return layout;
+}
+
+/// Bytes of what the CTAs of a cluster of `parts` send to each of them (ClusterInbox, join.cuh),
+/// behind the others: a barrier, the states of up to `rows` rows, and a share of their columns.
+ATTN_FN constexpr int inbox_bytes(int rows, int v_head_size, int parts) {
+  const int share = (rows * (v_head_size / 4) + parts - 1) / parts;
+  return 16 + parts * (rows + share) * 16;
 }
 
 /// f32 of the weights of `splits` splits of so many rows in shared memory, on whole 16 bytes, and

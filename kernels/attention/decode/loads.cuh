@@ -10,8 +10,9 @@
 namespace attn {
 
 /// Page table entries of one stream's steps, 32 at a time in its lanes, fetched one batch ahead:
-/// the address of a copy then waits for a shuffle and not for device memory.
-template <class Config>
+/// the address of a copy then waits for a shuffle and not for device memory. Steps are kDistance
+/// keys apart.
+template <class Config, int kDistance>
 struct PageWindow {
   const int* table;  // of the request
   int first_key;     // of the stream's step 0
@@ -19,9 +20,11 @@ struct PageWindow {
   int entries;  // of this lane, in the batch in use
   int next;     // of this lane, in the batch after it
 
+  static __device__ int key_of_lane(int first_key, int batch) {
+    return first_key + (batch * 32 + static_cast<int>(threadIdx.x % 32)) * kDistance;
+  }
   __device__ int fetch(int batch) const {
-    const int key = first_key + (batch * 32 + static_cast<int>(threadIdx.x % 32)) * kPageGrain *
-                                    kStreamsOf<Config>;
+    const int key = key_of_lane(first_key, batch);
     return key < end_key ? table[key / larger(Config::kBlockSize, 1)] : 0;
   }
   __device__ void start() {
@@ -54,6 +57,7 @@ struct DecodeLoads : DecodeShape<Config, Part> {
   using Shape::kLayout;
   using Shape::kPitch;
   using Shape::kQueryPitch;
+  using Shape::kRows;
   using Shape::kStreams;
   using Shape::kThreads;
   using Shape::kTileM;
@@ -69,11 +73,33 @@ struct DecodeLoads : DecodeShape<Config, Part> {
   using Shape::warp;
   using typename Shape::Format;
   using Shift = Choose<kCells, CellShift, NoShift>;
+  /// From one step of a stream to its next, in keys.
+  static constexpr int kDistance = kKeys * kStreams * kSharersOf<Part>;
+  using Pages = PageWindow<Config, kDistance>;
   using Copies = Choose<kCells, CellCopies<Config::kHeadSize, Config::kVHeadSize>, RowCopies>;
+
+  /// The keys of the part that rows of the tile see, and perhaps some more: known before the rows
+  /// are described. Those of the first and the last row bound those of the rows between, but for
+  /// bidirectional ranges.
+  __device__ KeyInterval seen_keys(KeyInterval run) const {
+    const ScoreParams& score = params.score;
+    if (score.mm_ranges != nullptr) return run;
+    int first = tile.context_len;
+    int last = first;
+    if (tile.first_row > 0 || tile.num_rows > tile.group) {
+      first += tile.first_row / tile.group;
+      last += (tile.first_row + tile.num_rows - 1) / tile.group;
+    }
+    const KeyInterval of_first =
+        window_interval(first, tile.seq_len, score.window_left, score.window_right);
+    const KeyInterval of_last =
+        window_interval(last, tile.seq_len, score.window_left, score.window_right);
+    return {larger(of_first.begin, run.begin), smaller(of_last.end, run.end)};
+  }
 
   /// Starts the copy of the queries; clears the padding of queries and of the keys of all stages.
   __device__ void copy_query() {
-    copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(
+    copy_query_rows<Config, kRows, kQueryPitch, kThreads>(
         params, tile, shared_address(memory + kLayout.query), thread);
     clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
                                                      kThreads);
@@ -90,11 +116,18 @@ struct DecodeLoads : DecodeShape<Config, Part> {
     }
   }
 
-  /// Starts the copy of a step, if there is one and it is this warp's turn, and closes a group
-  /// either way: the count of pending groups then says which step has arrived.
-  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages,
-                            const Copies& copies) {
-    const int at = first_key + step * kKeys * kStreams;
+  /// Entries of the first 32 steps, if the stream begins at key `first_key`; before it is known how
+  /// many keys there are. Those past the request's keys say nothing.
+  static __device__ int early_entries(const AttendParams& params, int request, int first_key) {
+    if constexpr (Config::kBlockSize == 0) return 0;
+    const int at = Pages::key_of_lane(first_key, 0) / larger(Config::kBlockSize, 1);
+    if (at >= params.kv.block_table_stride) return 0;
+    return load_now(params.kv.block_table + request * params.kv.block_table_stride + at);
+  }
+
+  /// Starts the copy of a step, if there is one and it is this warp's turn.
+  __device__ void start_step(int step, Pages& pages, const Copies& copies) {
+    const int at = pages.first_key + step * kDistance;
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
     const bool has_turn = step % Config::kRowWarps == warp % Config::kRowWarps;
@@ -115,6 +148,11 @@ struct DecodeLoads : DecodeShape<Config, Part> {
         }
       }
     }
+  }
+  /// The same, and closes a group in any case: the count of pending groups then says which step has
+  /// arrived.
+  __device__ void copy_step(int step, Pages& pages, const Copies& copies) {
+    start_step(step, pages, copies);
     close_copy_group();
   }
 };

@@ -28,7 +28,6 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
   using Products::thread;
   using Products::tile;
   using Products::value_factor;
-  using Products::weights_of;
   using typename Products::Format;
   using typename Products::Output;
   using typename Products::Place;
@@ -82,23 +81,33 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
     }
   }
 
-  /// One thread per row: state of all streams together, and the factor of each stream's output.
-  __device__ void weigh_streams(int row, const float2* states) {
+  /// The state of a row over all streams, with its sink, and the factor of each stream's output.
+  struct StreamWeights {
+    float base;
+    float sum;
+    float of[kStreams];
+  };
+  __device__ StreamWeights weigh_streams(int row, const float2* states) {
+    StreamWeights weights;
     float base = kNegInf;
+#pragma unroll
     for (int w = 0; w < kStreams; ++w) base = fmaxf(base, states[w * kTileM + row].x);
     float sum = 0.0f;
+#pragma unroll
     for (int w = 0; w < kStreams; ++w) {
       const float2 state = states[w * kTileM + row];
-      const float weight = weight_of_base(state.x, base);
-      weights_of(row)[w] = weight;
-      sum += state.y * weight;
+      weights.of[w] = weight_of_base(state.x, base);
+      sum += state.y * weights.of[w];
     }
     float factor = add_sink(sinks()[row], base, sum, weight_of_base);
-    // Why the scale of the values here: once for a row instead of once for every value.
+    // Why the scale of the values here: once for a sum instead of once for every value.
     if constexpr (!Format::kScaled) factor *= value_factor;
     if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
-    for (int w = 0; w < kStreams; ++w) weights_of(row)[w] *= factor;
-    part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
+#pragma unroll
+    for (int w = 0; w < kStreams; ++w) weights.of[w] *= factor;
+    weights.base = base;
+    weights.sum = sum;
+    return weights;
   }
 
   /// Columns of int8 values have scales of their own.
@@ -109,15 +118,18 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
     return make_float4(o.x * at[0], o.y * at[1], o.z * at[2], o.w * at[3]);
   }
 
-  /// output = sum over streams of their output * their factor, four columns a thread at a time.
-  __device__ void store() {
+  /// output = sum over streams of their output * their factor, four columns a thread at a time. Why
+  /// every thread weighs the streams: a barrier behind a thread for each row would cost more.
+  __device__ void store(const float2* states) {
     constexpr int kQuads = Config::kVHeadSize / 4;
     for (int i = thread; i < tile.num_rows * kQuads; i += kThreads) {
       const int row = i / kQuads;
       const int column = i % kQuads * 4;
+      const StreamWeights weights = weigh_streams(row, states);
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
       for (int w = 0; w < kStreams; ++w) {
-        const float weight = weights_of(row)[w];
+        const float weight = weights.of[w];
         const float4 o = *reinterpret_cast<const float4*>(output_of(w, row) + column);
         sum.x += o.x * weight;
         sum.y += o.y * weight;
@@ -125,6 +137,12 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
         sum.w += o.w * weight;
       }
       if constexpr (Format::kInt8 && kValueCodes) sum = scaled_columns(sum, column);
+      if constexpr (requires { Part::kSendsStates; }) {
+        part.send_state(row, i % kQuads, weights.base, weights.sum);
+      } else if (column == 0) {
+        part.template store_state<Config>(params, tile, row, weights.base, weights.sum,
+                                          rows()[row]);
+      }
       part.template store_values<Config>(params, tile, row, column, sum);
     }
   }

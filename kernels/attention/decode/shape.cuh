@@ -16,12 +16,27 @@ namespace attn {
 template <class Config>
 constexpr int kStreamsOf = Config::kWarps / Config::kRowWarps;
 
+/// CTAs that take turns at the keys of a part, 16 of each of their streams at a time; each has a
+/// place() among them. Other parts belong to one CTA.
+template <class Part>
+ATTN_FN constexpr int sharers_of() {
+  if constexpr (requires { Part::kSharers; }) {
+    return Part::kSharers;
+  } else {
+    return 1;
+  }
+}
+template <class Part>
+constexpr int kSharersOf = sharers_of<Part>();
+
 template <class Config, class Part>
 struct DecodeShape {
   static constexpr int kThreads = Config::kWarps * 32;
   static constexpr int kStreams = kStreamsOf<Config>;
   static constexpr int kWarpRows = Config::kRowBlocks * 16;
   static constexpr int kTileM = Config::kRowWarps * kWarpRows;
+  /// Rows that there can be; of products of 8 rows the others have no place.
+  static constexpr int kRows = Config::kTransposed ? kTileM / 2 : kTileM;
   static constexpr int kKeys = 16;  // of one step
   static constexpr int kDepth = round_up(Config::kHeadSize, 16);
   using Format = Formats<Config>;
@@ -61,6 +76,11 @@ struct DecodeShape {
   int warp;
 
   __device__ int stream() const { return warp / Config::kRowWarps; }
+  /// Of all streams that share the part's keys.
+  __device__ int shared_stream() const {
+    if constexpr (kSharersOf < Part >> 1) return part.place() * kStreams + stream();
+    return stream();
+  }
   /// Of this warp's rows, in the tile.
   __device__ int first_row() const { return warp % Config::kRowWarps * kWarpRows; }
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
@@ -72,11 +92,6 @@ struct DecodeShape {
     } else {
       meet_threads(1 + stream(), Config::kRowWarps * 32);
     }
-  }
-  /// Factors of the streams' outputs of a row, once weigh_streams() has made them.
-  __device__ float* weights_of(int row) {
-    constexpr int kPerRow = (kStreams + 3) / 4 * 4;
-    return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
   }
   /// In log2 units; -inf for none.
   __device__ float* sinks() { return reinterpret_cast<float*>(memory + kLayout.sinks); }

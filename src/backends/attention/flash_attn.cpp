@@ -22,7 +22,7 @@ class FlashAttn : public NativeBackend {
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
     std::vector<std::string> reasons = NativeBackend::refusals(problem, device);
-    if (reasons.empty()) reasons = split_refusals(problem, rule(), device.num_sms);
+    if (reasons.empty()) reasons = split_refusals(problem, rule(), {device.num_sms, device.sm});
     return reasons;
   }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
@@ -30,7 +30,7 @@ class FlashAttn : public NativeBackend {
     return make_flash_pipeline(problem, inputs, ops, rule());
   }
   Facts explain(const Problem& problem, const DeviceFacts& device) const override {
-    return explain_flash(problem, rule(), device.num_sms);
+    return explain_flash(problem, rule(), {device.num_sms, device.sm});
   }
 
  private:

@@ -54,7 +54,7 @@ class FlashPipeline : public AttentionPipeline {
   FlashPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const FlashRule& rule)
       : AttentionPipeline(problem, inputs, ops, rule.kernels),
-        plan_(plan_flash(problem, rule, ops.num_sms())) {
+        plan_(plan_flash(problem, rule, {ops.num_sms(), ops.sm()})) {
     if (plan_.cascade) table_ = inputs.cache->block_table;
     if (problem.kv_cache.int8_level > 0) {
       add_int8_steps(inputs);
@@ -378,10 +378,10 @@ bool tiles_pay(const Problem& problem, const FlashPlan& plan) {
   return is_mixed && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
 }
 
-FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
+FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, const SplitDevice& device) {
   FlashPlan plan;
   if (is_encoder_type(whole.attention.type)) return plan;
-  plan.cascade = choose_cascade(whole, num_sms);
+  plan.cascade = choose_cascade(whole, device.num_sms);
   const Problem problem = problem_of_chunks(whole);
   plan.batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
   // A fused save finds slots by the position in a request, which a chunk does not have.
@@ -402,10 +402,15 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
   question.seq_lens = seq_lens;
   question.num_heads = problem.attention.num_heads;
   question.num_kv_heads = problem.attention.num_kv_heads;
-  question.num_sms = num_sms;
+  question.head_size = std::max(problem.attention.head_size, problem.attention.v_head_size);
+  question.key_bytes = is_e4m3_cache(problem.kv_cache.dtype) ? 1 : 2;
+  question.num_sms = device.num_sms;
+  question.sm = device.sm;
   question.num_splits = problem.attention.num_splits;
   question.form = problem.attention.split_form;
   question.may_plan = problem.kv_cache.int8_level == 0;  // as form_refusals() says
+  // Splits that are joined have no form that stores the new tokens too.
+  question.may_join = problem.kv_cache.int8_level == 0;
   plan.num_split_requests = plan.batch.num_decodes;
   const DecodeChoice choice = choose_decode(question);
   plan.num_splits = choice.num_splits;
@@ -418,14 +423,15 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
 namespace {
 
 /// Why attention.split_form cannot be followed; empty = it can, or nothing is asked for.
-std::vector<std::string> form_refusals(const Problem& problem, const FlashRule& rule, int num_sms) {
+std::vector<std::string> form_refusals(const Problem& problem, const FlashRule& rule,
+                                       const SplitDevice& device) {
   const SplitForm wanted = problem.attention.split_form;
   if (wanted == SplitForm::kAuto) return {};
   const auto refuse = [&](std::string_view why) {
     return std::vector{fmt::format("split_form {} {}", to_string(wanted), why)};
   };
   if (problem.dcp.world_size > 1) return refuse("over ranks");
-  const FlashPlan plan = plan_flash(problem, rule, num_sms);
+  const FlashPlan plan = plan_flash(problem, rule, device);
   if (plan.cascade) return refuse("with cascade attention");
   if (plan.num_split_requests == 0) {
     return refuse(plan.batch.num_decodes == 0 ? "without decodes"
@@ -440,10 +446,10 @@ std::vector<std::string> form_refusals(const Problem& problem, const FlashRule& 
 }  // namespace
 
 std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule,
-                                        int num_sms) {
+                                        const SplitDevice& device) {
   const std::optional<int>& wanted = problem.attention.num_splits;
   if (is_encoder_type(problem.attention.type)) return {};
-  if (std::vector<std::string> reasons = form_refusals(problem, rule, num_sms); !reasons.empty()) {
+  if (std::vector<std::string> reasons = form_refusals(problem, rule, device); !reasons.empty()) {
     return reasons;
   }
   if (!wanted) return {};
@@ -452,11 +458,12 @@ std::vector<std::string> split_refusals(const Problem& problem, const FlashRule&
   };
   if (problem.dcp.world_size > 1) {
     // Engines have one varlen call there, whose splits are of all requests or of none.
-    const int possible = problem.max_query_len() > 1 ? 1 : dcp_context_splits(problem, num_sms);
+    const int possible =
+        problem.max_query_len() > 1 ? 1 : dcp_context_splits(problem, device.num_sms);
     return possible == *wanted ? std::vector<std::string>{}
                                : refuse("with queries of several tokens over ranks");
   }
-  const FlashPlan plan = plan_flash(problem, rule, num_sms);
+  const FlashPlan plan = plan_flash(problem, rule, device);
   if (plan.num_splits == *wanted) return {};
   if (plan.cascade) return refuse("with cascade attention");
   return refuse(plan.batch.num_decodes == 0 ? "without decodes"
@@ -470,16 +477,16 @@ std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const Back
   return std::make_unique<FlashPipeline>(problem, inputs, ops, rule);
 }
 
-Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms) {
+Facts explain_flash(const Problem& problem, const FlashRule& rule, const SplitDevice& device) {
   if (is_encoder_type(problem.attention.type)) return {{"path", "varlen, no cache"}};
   const CacheLayoutKind layout =
       rule.separate_decodes ? CacheLayoutKind::kIx : CacheLayoutKind::kFa;
   if (problem.dcp.world_size > 1) {
-    Facts facts = explain_dcp(problem, num_sms);
+    Facts facts = explain_dcp(problem, device.num_sms);
     add_cache_facts(problem, layout, rule.kernels, facts);
     return facts;
   }
-  const FlashPlan plan = plan_flash(problem, rule, num_sms);
+  const FlashPlan plan = plan_flash(problem, rule, device);
   Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"}};
   add_batch_facts(plan.batch, facts);
   facts.emplace_back("num_splits", std::to_string(plan.num_splits));

@@ -23,6 +23,12 @@ struct FlashRule {
   bool separate_decodes = false;
 };
 
+/// What keys are split by.
+struct SplitDevice {
+  int num_sms;
+  int sm;  // compute capability, 10 * major + minor
+};
+
 /// What the pipeline of a problem will do; pipeline and explain() share it.
 struct FlashPlan {
   BatchSplit batch;
@@ -34,8 +40,8 @@ struct FlashPlan {
   bool cascade = false;
   bool fused_save = false;  // int8 decode stores the new keys itself (§11.6)
 };
-/// On a device of `num_sms` multiprocessors.
-FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms);
+/// On such a device.
+FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, const SplitDevice& device);
 
 /// Whether one launch over a list of tiles (attention/tile_list.h) is faster than the launches of
 /// the plan: decodes and prefills in one batch, whose keys are not split; a list does not split the
@@ -47,13 +53,14 @@ bool tiles_pay(const Problem& problem, const FlashPlan& plan);
 
 /// Why the splits that attention.num_splits or attention.split_form ask for cannot be made of a
 /// batch that is supported otherwise; empty = they can.
-std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule, int num_sms);
+std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule,
+                                        const SplitDevice& device);
 
 /// Under decode context parallelism the pipeline of dcp_pipeline.h. Errors: E-CAPACITY; with a
 /// cascade, those of check_cascade_prefix().
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
                                               Ops& ops, const FlashRule& rule);
 
-Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms);
+Facts explain_flash(const Problem& problem, const FlashRule& rule, const SplitDevice& device);
 
 }  // namespace attnbench

@@ -16,6 +16,7 @@ namespace {
 /// CTAs that read keys at a time: two on each multiprocessor saturate the memory.
 constexpr int kPlacesPerSm = 2;
 constexpr std::int64_t kRowTile = 16;
+constexpr std::int64_t kWidestTile = 32;  // of rows that read their keys together
 
 std::int64_t longest_of(std::span<const std::int64_t> seq_lens) {
   return seq_lens.empty() ? 0 : *std::ranges::max_element(seq_lens);
@@ -23,6 +24,12 @@ std::int64_t longest_of(std::span<const std::int64_t> seq_lens) {
 
 std::int64_t num_blocks(std::int64_t keys) {
   return ceil_div(keys, std::int64_t{kDecodePlanBlock});
+}
+
+/// Row tiles of all requests and KV heads, each of which reads its keys once.
+std::int64_t num_units(const DecodeQuestion& q) {
+  const std::int64_t rows = q.max_query_len * (q.num_heads / std::max(q.num_kv_heads, 1));
+  return std::ssize(q.seq_lens) * q.num_kv_heads * ceil_div(rows, kWidestTile);
 }
 
 /// Blocks of the longest split of any request.
@@ -47,7 +54,43 @@ DecodeChoice plan_of(const DecodeQuestion& q, std::string_view why) {
   return choice;
 }
 
+/// "64 parts in clusters of 8, 128 keys each".
+std::string clusters_in_words(const DecodeQuestion& q, int num_splits) {
+  return fmt::format("{} parts in clusters of {}, none longer than {} keys",
+                     num_units(q) * num_splits, num_splits,
+                     ceil_div(longest_of(q.seq_lens), std::int64_t{num_splits}));
+}
+
 }  // namespace
+
+/// One NVIDIA H200, 2026-11-28, 32 heads on 8 of 128 unless something else is said, in a graph, us
+/// by a second launch and joined in clusters of 8, 4 and 2:
+///   q1s1k        11.4   9.2   9.5  10.5     2q1s1k   12.1  14.4  10.5  11.3
+///   q1s8k        21.0  18.1  21.2  32.3     2q1s8k   30.6  34.2  28.2  34.0
+///   q1s64k       78.6  77.7 108.5 204.7     3q1s4k   25.6  23.8  23.1  24.0
+///   q1s1k fp8    11.1   9.0   9.6  10.7     4q1s2k   20.5  23.1  22.4  18.3
+///   q1s32k fp8   32.2  34.0  57.7 103.1     8q1s1k   20.2  23.6  22.4  17.8
+///   8 heads on 1, q1s4k / q1s8k             10.9 / 12.0  10.4 / 13.4
+/// A cluster has to find its multiprocessors in one group of 16 to 18 of them, where clusters of 8
+/// and 4 leave some over: of 128 CTAs not all run at a time, of 96 they do.
+int joined_splits(const DecodeQuestion& q) {
+  constexpr int kLeastSm = 90;       // clusters
+  constexpr int kMostColumns = 128;  // wider ones were not measured
+  const std::int64_t units = num_units(q);
+  if (!q.may_join || q.sm < kLeastSm || q.head_size > kMostColumns || units == 0) return 1;
+  // Of one part, which nothing is gained beyond; where parts are too few to saturate the memory, a
+  // second launch pays sooner.
+  const std::int64_t most_keys = q.key_bytes == 1 ? 2048 : 4096;
+  constexpr std::int64_t kMostKeysOfFew = 512;
+  for (const int splits : {8, 4, 2}) {
+    const std::int64_t parts = units * splits;
+    if (parts > (splits == 2 ? q.num_sms : q.num_sms * 3 / 4)) continue;
+    const std::int64_t keys = ceil_div(longest_of(q.seq_lens), std::int64_t{splits});
+    const bool is_few = parts < q.num_sms * 3 / 8;
+    return keys <= (is_few ? kMostKeysOfFew : most_keys) ? splits : 1;
+  }
+  return 1;
+}
 
 int heads_decode_parts(int num_sms, std::int64_t max_query_len, int num_heads, int num_kv_heads) {
   if (num_sms < 1 || max_query_len < 1 || num_kv_heads < 1 || num_heads < num_kv_heads) {
@@ -89,11 +132,23 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
   choice.num_splits =
       q.num_splits ? *q.num_splits
                    : choose_num_splits(requests, q.num_kv_heads, longest_of(q.seq_lens), q.num_sms);
+  const bool is_free = q.form == SplitForm::kAuto && !q.num_splits;
+  const bool skewed =
+      is_free && is_skewed(q.seq_lens, choice.num_splits, q.num_kv_heads, q.num_sms);
+  if (skewed && q.may_plan && kPlansByDefault) {
+    return plan_of(q, "equal splits would leave one long request to few");
+  }
+  const int joined = joined_splits(q);
+  const bool may_join = (is_free && !skewed) || (q.form == SplitForm::kJoined && !q.num_splits);
+  if (may_join && joined > 1) {
+    choice.form = SplitForm::kJoined;
+    choice.num_splits = joined;
+    choice.reason = clusters_in_words(q, joined) + ", joined within their launch";
+    return choice;
+  }
   choice.reason = splits_in_words(q, choice.num_splits);
   if (q.num_splits) choice.reason += ", as attention.num_splits asks for";
-  if (q.form == SplitForm::kAuto && !q.num_splits && q.may_plan &&
-      is_skewed(q.seq_lens, choice.num_splits, q.num_kv_heads, q.num_sms)) {
-    if (kPlansByDefault) return plan_of(q, "equal splits would leave one long request to few");
+  if (skewed && q.may_plan) {
     choice.reason +=
         "; a plan would deal them out evenly, and is made where attention.split_form asks for it";
   }
@@ -101,11 +156,8 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
   if (q.form == SplitForm::kJoined) {
     choice.form = SplitForm::kJoined;
     choice.reason += "; joined within their launch, as attention.split_form asks for";
-  } else if (q.form == SplitForm::kAuto && choice.num_splits <= kMostJoinedByDefault) {
-    choice.form = kJoinsByDefault ? SplitForm::kJoined : SplitForm::kSeparate;
-    choice.reason += kJoinsByDefault
-                         ? "; joined within their launch"
-                         : "; combined by a second launch, unless attention.split_form is joined";
+  } else if (q.form == SplitForm::kAuto) {
+    choice.reason += "; combined by a second launch, unless attention.split_form is joined";
   }
   return choice;
 }

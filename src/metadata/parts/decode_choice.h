@@ -21,10 +21,14 @@ struct DecodeQuestion {
   std::int64_t max_query_len = 1;          // tokens
   int num_heads = 1;
   int num_kv_heads = 1;
+  int head_size = 128;  // the larger one of keys and values
+  int key_bytes = 2;    // of an element of the cache
   int num_sms = 1;
+  int sm = 0;                         // compute capability, 10 * major + minor
   std::optional<int> num_splits;      // attention.num_splits
   SplitForm form = SplitForm::kAuto;  // attention.split_form
   bool may_plan = true;               // kAuto may take a plan of the device
+  bool may_join = true;               // kAuto may have splits joined by their launch
 };
 
 struct DecodeChoice {
@@ -35,16 +39,11 @@ struct DecodeChoice {
   bool operator==(const DecodeChoice&) const = default;
 };
 
-/// Whether `auto` may take the forms that one launch joins, or a plan of the device; where not, the
-/// reason says what would have been chosen. One NVIDIA H200, 2026-11-23: one request of 128k beside
-/// 63 of 1k takes 203 us by a plan and 1607 without; q1s8k in a graph takes 27.6 us joined and 22.6
-/// by a launch that combines.
-inline constexpr bool kJoinsByDefault = false;
+/// Whether `auto` may take a plan of the device; where not, the reason says what would have been
+/// chosen. One NVIDIA H200, 2026-11-23: one request of 128k beside 63 of 1k takes 203 us by a plan
+/// and 1607 without.
 inline constexpr bool kPlansByDefault = true;
 
-/// Splits that are few enough for one launch to join: from more on, reading them takes the one CTA
-/// that does it longer than a launch.
-inline constexpr int kMostJoinedByDefault = 64;
 /// Blocks that a part of a planned decode over heads spends on starting a request: as many as it
 /// would read in the time that passes until its first keys have come.
 inline constexpr int kDecodePlanHeadsOverhead = 2;
@@ -60,9 +59,14 @@ int heads_decode_parts(int num_sms, std::int64_t max_query_len, int num_heads, i
 bool is_skewed(std::span<const std::int64_t> seq_lens, int num_splits, int num_kv_heads,
                int num_sms);
 
-/// attention.num_splits and attention.split_form where they are given, else: choose_num_splits();
-/// joined where these are few; planned where equal splits would leave most of the device idle
-/// behind a long request. Without decodes one split. Errors: those of heads_decode_parts().
+/// Splits for every request that a cluster joins in less time than a second launch would combine
+/// choose_num_splits() of them: 8, 4 or 2; 1 where that is not so, or not known.
+int joined_splits(const DecodeQuestion& question);
+
+/// attention.num_splits and attention.split_form where they are given, else: joined_splits(), if
+/// there are any; planned where equal splits would leave most of the device idle behind a long
+/// request; choose_num_splits(), combined by a second launch. Without decodes one split. Errors:
+/// those of heads_decode_parts().
 DecodeChoice choose_decode(const DecodeQuestion& question);
 
 }  // namespace attnbench

@@ -76,6 +76,77 @@ TEST_CASE("splits are joined where that is asked for and there are several") {
   CHECK(choose_decode(q).form == SplitForm::kSeparate);
 }
 
+/// The same on a device with clusters.
+DecodeQuestion on_hopper(const Lens& lens) {
+  DecodeQuestion q = question(lens);
+  q.sm = 90;
+  return q;
+}
+
+TEST_CASE("where a cluster is faster than a second launch, splits are joined by themselves") {
+  const auto splits = [](std::size_t requests, std::int64_t len) {
+    return joined_splits(on_hopper(Lens(requests, len)));
+  };
+  // Clusters of 8 and 4 leave multiprocessors over: they may have three quarters of them.
+  CHECK(splits(1, 1024) == 8);
+  CHECK(splits(2, 1024) == 4);
+  CHECK(splits(3, 1024) == 4);
+  CHECK(splits(4, 1024) == 2);
+  CHECK(splits(8, 1024) == 2);
+  CHECK(splits(9, 1024) == 1);
+  CHECK(splits(0, 1024) == 1);
+  // From so many keys a part on nothing is gained, and sooner of 8-bit ones.
+  CHECK(splits(1, 32768) == 8);
+  CHECK(splits(1, 32769) == 1);
+  CHECK(splits(3, 16384) == 4);
+  CHECK(splits(3, 16385) == 1);
+  const Lens long_one{16385};
+  DecodeQuestion codes = on_hopper(long_one);
+  codes.key_bytes = 1;
+  CHECK(joined_splits(codes) == 1);
+  const Lens short_one{16384};
+  codes.seq_lens = short_one;
+  CHECK(joined_splits(codes) == 8);
+  // Eight parts alone do not saturate the memory.
+  const Lens four_thousand{4096};
+  const Lens one_more{4097};
+  DecodeQuestion few = on_hopper(four_thousand);
+  few.num_kv_heads = 1;
+  CHECK(joined_splits(few) == 8);
+  few.seq_lens = one_more;
+  CHECK(joined_splits(few) == 1);
+}
+
+TEST_CASE("splits are not joined by themselves where it is not known to pay") {
+  const Lens one{1024};
+  CHECK(choose_decode(on_hopper(one)).form == SplitForm::kJoined);
+  CHECK(choose_decode(on_hopper(one)).reason ==
+        "64 parts in clusters of 8, none longer than 128 keys, joined within their launch");
+  CHECK(choose_decode(question(one)).form == SplitForm::kSeparate);  // no clusters
+  DecodeQuestion q = on_hopper(one);
+  q.head_size = 256;
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  q = on_hopper(one);
+  q.may_join = false;
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  q = on_hopper(one);
+  q.form = SplitForm::kSeparate;
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  CHECK(choose_decode(q).num_splits == 4);
+  q = on_hopper(one);
+  q.num_splits = 8;  // as asked for, in the usual form
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  // Rows of several tiles read their keys several times.
+  q = on_hopper(one);
+  q.max_query_len = 8;
+  CHECK(joined_splits(q) == 8);  // 32 rows are one tile
+  q.max_query_len = 9;
+  CHECK(joined_splits(q) == 4);
+  // One long request among short ones is the plan's.
+  const Lens skewed = one_among(131072, 7, 1024);
+  CHECK(choose_decode(on_hopper(skewed)).form == SplitForm::kPlanned);
+}
+
 TEST_CASE("a plan has two parts a multiprocessor over all KV heads and row tiles") {
   const Lens skewed = one_among(131072, 63, 1024);
   DecodeQuestion q = question(skewed);

@@ -46,7 +46,47 @@ void check_every_kernel(const Request& request) {
   check_decode<CellsConfig>(request, true);
 }
 
+/// Rows of kRowBytes in a tile of kPitch, copied by a warp, of which `valid_rows` are there.
+template <int kRowBytes, int kPitch>
+void check_run(int valid_rows) {
+  constexpr int kRows = 16;
+  constexpr int kStride = kRowBytes + 48;
+  CAPTURE(kPitch);
+  CAPTURE(valid_rows);
+  AlignedBytes rows(kRows * kStride, 0);
+  for (int i = 0; i < kRows * kStride; ++i)
+    rows.data()[i] = static_cast<unsigned char>(1 + i % 251);
+  EmulatedCta cta(32, kRows * kPitch);
+  cta.run([&] {
+    attn::copy_run<kRows, kRowBytes, 16, kPitch, 32>(rows.data(), kStride, valid_rows,
+                                                     attn::shared_address(cta.shared()),
+                                                     static_cast<int>(threadIdx.x));
+  });
+  const std::vector<unsigned char> zeros(16, 0);
+  int wrong = 0;
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < kRowBytes; column += 16) {
+      const unsigned char* const expected =
+          row < valid_rows ? rows.data() + row * kStride + column : zeros.data();
+      const auto at =
+          attn::tile_offset<kPitch>(static_cast<unsigned>(row), static_cast<unsigned>(column));
+      wrong += std::memcmp(cta.shared() + at, expected, 16) == 0 ? 0 : 1;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 }  // namespace
+
+TEST_CASE("a run of keys lies where its tile's offsets say, with zeros behind its end") {
+  for (const int valid : {16, 9, 1}) {
+    check_run<256, 256>(valid);  // lines, two rows at a time
+    check_run<128, 128>(valid);  // lines, four rows at a time
+    check_run<512, 512>(valid);  // lines, a row at a time
+    check_run<256, 288>(valid);
+    check_run<96, 96>(valid);  // pieces that do not divide a warp
+  }
+}
 
 TEST_CASE("an emulated CTA computes what the definition says") {
   check_every_kernel(uneven_request());

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "ops/cuda/testing/emulated_attention_testing.h"
+#include "ops/cuda/testing/emulated_runs_testing.h"
 
 #include "kernels/attention/decode/forms.cuh"
 #include "kernels/attention/make_plan.cuh"
@@ -101,39 +102,22 @@ struct Clustered : Base {
   static constexpr int kParts = kParts_;
 };
 
-/// The CTAs of one cluster, one after the other: first their own splits, then their share of the
-/// rows.
+/// The CTAs of one cluster, side by side.
 template <class Config>
 Rows decode_cluster(const Request& request) {
-  using Work = attn::Decode<Config, attn::ClusterSplit>;
+  using Cluster = attn::ClusterDecode<Config>;
+  using Work = typename Cluster::Work;
   Device<Config> device(request);
-  const attn::RowTile tile = attn::row_tile(device.params, 0, 0, 0, Work::kTileM);
-  constexpr std::size_t kStates = Work::kStreams * Work::kTileM * sizeof(float2);
-  std::vector<std::unique_ptr<EmulatedCta>> ctas;
-  attn::emulated_cluster.clear();
-  for (int rank = 0; rank < Config::kParts; ++rank) {
-    ctas.push_back(std::make_unique<EmulatedCta>(
-        Work::kThreads, static_cast<std::size_t>(Work::kLayout.total) + kStates));
-    attn::emulated_cluster.push_back(ctas.back()->shared());
-  }
-  const auto each = [&](const auto& work) {
-    for (int rank = 0; rank < Config::kParts; ++rank) {
-      EmulatedCta& cta = *ctas[static_cast<std::size_t>(rank)];
-      auto* const states = reinterpret_cast<float2*>(cta.shared() + Work::kLayout.total);
-      const attn::ClusterSplit part{Config::kParts, rank, states,
-                                    cta.shared() + Work::kLayout.rings, Work::kLayout.output_pitch};
-      cta.run([&] {
-        auto one = attn::decode_work<Config>(device.params, part, cta.shared(), tile, tile);
-        work(one, part, rank);
-      });
-    }
-  };
-  each([](auto& work, const attn::ClusterSplit& part, int) { work.run(part.states); });
-  each([&](auto& work, const attn::ClusterSplit& part, int rank) {
-    attn::join_cluster<Config, Config::kParts>(
-        device.params, tile, rank, work.rows(), attn::shared_address(part.states),
-        attn::shared_address(part.outputs), part.output_pitch);
+  constexpr int kInbox = Work::kLayout.total + static_cast<int>(sizeof(typename Cluster::Inbox));
+  constexpr int kStates = kInbox + static_cast<int>(sizeof(attn::RowTile) + 15) / 16 * 16;
+  constexpr int kBytes = kStates + Work::kStreams * Work::kTileM * static_cast<int>(sizeof(float2));
+  blockIdx = {};
+  run_emulated_cluster(Config::kParts, 0, Work::kThreads, kBytes, [&] {
+    unsigned char* const memory = running_cta->shared();
+    Cluster::run(device.params, memory, *reinterpret_cast<attn::RowTile*>(memory + kInbox),
+                 reinterpret_cast<float2*>(memory + kStates));
   });
+  blockIdx = {};
   return device.rows();
 }
 
@@ -141,6 +125,7 @@ template <class Config>
 void check_cluster(const Request& request, bool with_scales) {
   const Rows expected = whole_reference(request, with_scales);
   check_rows(decode_cluster<Clustered<Config, 2>>(request), expected);
+  check_rows(decode_cluster<Clustered<Config, 3>>(request), expected);
   check_rows(decode_cluster<Clustered<Config, 8>>(request), expected);
 }
 

@@ -480,12 +480,37 @@ void override_tile(const Target& target, const attn::AttendParams& params, const
        tile.warps, tile.all_stages(), is_lone ? 1 : 2, bytes, most);
 }
 
+/// Shared memory of a tile in dynamic memory; as a CTA of a cluster it has an inbox too.
+int shared_bytes_of(const DecodeTile& tile, const attn::AttendParams& params,
+                    const DecodeForm& form) {
+  const int bytes = layout_of(tile, params).total;
+  if (form.entry != kClusterEntry) return bytes;
+  const int rows = has_half_tiles(params) ? kDecodeRows / 2 : kDecodeRows * tile.row_warps;
+  return bytes + attn::inbox_bytes(rows, params.v_head_size, form.parts);
+}
+
+/// Fewer steps under way where an inbox leaves no room for all.
+void make_room(const Target& target, const attn::AttendParams& params, const DecodeForm& form,
+               DecodeTile& tile, bool is_lone) {
+  const int ctas = is_lone ? 1 : tile.ctas;
+  const int most = (target.max_shared_bytes + 1024) / ctas - 1024 - kTiledStaticSharedBytes;
+  while (tile.stages > 2 && shared_bytes_of(tile, params, form) > most) --tile.stages;
+}
+
 }  // namespace
+
+bool fits_in_cluster(const Target& target, const attn::AttendParams& params,
+                     const AttendKernel& kernel) {
+  constexpr int kMostOfGrid = 65535;  // in its second and third extent
+  return kernel.shared_bytes + kTiledStaticSharedBytes <= target.max_shared_bytes &&
+         params.num_requests <= kMostOfGrid && params.num_kv_heads <= kMostOfGrid;
+}
 
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const DecodeForm& form) {
   auto [tile, is_lone] = choose_decode_tile(target, params, form);
   override_tile(target, params, form, tile, is_lone);
+  if (form.entry == kClusterEntry) make_room(target, params, form, tile, is_lone);
   const bool is_basic =
       form.entry == "decode" || form.entry == "decode_splits" || form.entry == "decode_segments";
   AttendKernel kernel;
@@ -500,7 +525,7 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
                                 {"int kRowBlocks", "1"},
                                 {"int kStages", std::to_string(tile.all_stages())},
                                 {"int kMinCtas", is_lone ? "1" : "2"}});
-  if (form.entry == "decode_cluster") {
+  if (form.entry == kClusterEntry) {
     kernel.spec.constants.emplace_back("int kParts", std::to_string(form.parts));
   }
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params);
@@ -516,7 +541,7 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   kernel.tile_rows = kDecodeRows * tile.row_warps;
   kernel.threads = tile.warps * 32;
   const attn::DecodeLayout layout = layout_of(tile, params);
-  kernel.shared_bytes = layout.total;
+  kernel.shared_bytes = shared_bytes_of(tile, params, form);
   kernel.ring_bytes = layout.total - layout.rings;
   if (!is_lone && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
     kernel.shared_bytes = std::max(kernel.shared_bytes, target.max_shared_bytes / 3 + 1);

@@ -74,6 +74,12 @@ struct DecodeForm {
 /// Errors: E-UNSUPPORTED where what `form` says does not fit the target.
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const DecodeForm& form);
+/// The entry whose CTAs are a cluster, form.parts of them.
+inline constexpr std::string_view kClusterEntry = "decode_cluster";
+/// Whether the device has the shared memory for the CTAs of such a kernel, and extents of a grid
+/// for the batch.
+bool fits_in_cluster(const Target& target, const attn::AttendParams& params,
+                     const AttendKernel& kernel);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
 /// for about so many parts a row, of which none has more than `most_parts`; tile_rows (token, head)
 /// rows a CTA.

@@ -161,12 +161,17 @@ bool fits_cluster(const Target& target, const attn::SplitParams& split) {
 void launch_joined(Launcher& launcher, const AttendCall& call, const DecodeOptions& options) {
   const attn::AttendParams& params = *call.params;
   const attn::SplitParams& split = *call.split;
-  DecodeForm form = form_of(options, "decode_cluster", split.num_splits);
+  DecodeForm form = form_of(options, std::string(kClusterEntry), split.num_splits);
   if (options.cluster == 1 && fits_cluster(launcher.target(), split)) {
     const AttendKernel kernel = decode_kernel(launcher.target(), params, form);
-    LaunchShape shape = row_tiles(kernel, params, split.num_splits);
-    shape.cluster_x = split.num_splits;
-    return launch(launcher, kernel.spec, shape, params);
+    if (fits_in_cluster(launcher.target(), params, kernel)) {
+      LaunchShape shape = row_tiles(kernel, params, split.num_splits);
+      shape.grid_x = ceil_quotient(max_packed_rows(params), kernel.tile_rows) * split.num_splits;
+      shape.grid_y = params.num_kv_heads;
+      shape.grid_z = params.num_requests;
+      shape.cluster_x = split.num_splits;
+      return launch(launcher, kernel.spec, shape, params);
+    }
   }
   form.entry = "decode_joined";
   const AttendKernel kernel = decode_kernel(launcher.target(), params, form);

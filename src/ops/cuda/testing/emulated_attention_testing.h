@@ -220,6 +220,7 @@ struct Device {
     kv.block_stride = kBlock * kStride;
     kv.token_stride_key = kv.token_stride_value = kStride;
     kv.block_table = table.data();
+    kv.block_table_stride = blocks;
     kv.block_size = kBlock;
     if (Config::kTokenHeadScales) {
       kv.key_scales = key_scales.data();

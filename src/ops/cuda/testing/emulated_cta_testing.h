@@ -51,6 +51,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 struct EmulatedIndex {
   unsigned x = 0;
   unsigned y = 0;
+  unsigned z = 0;
 };
 inline EmulatedIndex threadIdx;  // of the fiber that runs
 inline EmulatedIndex blockIdx;
@@ -259,8 +260,9 @@ inline void EmulatedCta::run(const std::function<void()>& work) {
 /// CTAs side by side, by rank.
 struct EmulatedCluster {
   std::vector<EmulatedCta*> ctas;
-  int arrived = 0;  // threads of all of them at sync_cluster()
+  int arrived = 0;  // threads of all of them at sync_cluster(), or announced to it
   int past = 0;
+  std::map<std::pair<EmulatedCta*, unsigned>, int> announced;  // what `past` was then, by thread
 };
 inline EmulatedCluster* running_cluster = nullptr;
 
@@ -357,11 +359,15 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define close_copy_group ptx_close_copy_group
 #define wait_copy_groups ptx_wait_copy_groups
 #define arrive_after_copies ptx_arrive_after_copies
+#define load_now ptx_load_now
+#define fetch_line ptx_fetch_line
 #include "kernels/ptx/cp_async.cuh"
 #undef copy_async
 #undef close_copy_group
 #undef wait_copy_groups
 #undef arrive_after_copies
+#undef load_now
+#undef fetch_line
 #define meet_threads ptx_meet_threads
 #define is_last_arrival ptx_is_last_arrival
 #define load_of_grid ptx_load_of_grid
@@ -373,17 +379,17 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #undef draw_number
 #define in_cta ptx_in_cta
 #define cluster_rank ptx_cluster_rank
-#define load_pair_of_cta ptx_load_pair_of_cta
-#define load_quad_of_cta ptx_load_quad_of_cta
 #define send_words ptx_send_words
+#define announce_to_cluster ptx_announce_to_cluster
+#define wait_for_cluster ptx_wait_for_cluster
 #define sync_cluster ptx_sync_cluster
 #include "kernels/ptx/cluster.cuh"
 #undef send_words
+#undef announce_to_cluster
+#undef wait_for_cluster
 #undef sync_cluster
 #undef in_cta
 #undef cluster_rank
-#undef load_pair_of_cta
-#undef load_quad_of_cta
 
 // The emulations, under the names that the kernels call.
 namespace attn {
@@ -554,31 +560,36 @@ T load_of_grid(const T* from) {
   return *from;
 }
 
-inline void sync_cluster() {
+inline void announce_to_cluster() {
+  using attnbench::cuda::running_cta;
   attnbench::cuda::EmulatedCluster& cluster = *attnbench::cuda::running_cluster;
   attnbench::cuda::publish_to(&cluster);
   const attnbench::cuda::OwnAccesses own;
   int threads = 0;
   for (const attnbench::cuda::EmulatedCta* cta : cluster.ctas) threads += cta->num_threads();
-  const int mine = cluster.past;
-  if (++cluster.arrived == threads) {
-    cluster.arrived = 0;
-    ++cluster.past;
-    attnbench::cuda::running_cta->has_progressed();
+  cluster.announced[{running_cta, threadIdx.x}] = cluster.past;
+  if (++cluster.arrived < threads) return;
+  cluster.arrived = 0;
+  ++cluster.past;
+  running_cta->has_progressed();
+}
+inline void wait_for_cluster() {
+  using attnbench::cuda::running_cta;
+  attnbench::cuda::EmulatedCluster& cluster = *attnbench::cuda::running_cluster;
+  {
+    const attnbench::cuda::OwnAccesses own;
+    const int mine = cluster.announced.at({running_cta, threadIdx.x});
+    while (cluster.past == mine) running_cta->let_others();
   }
-  while (cluster.past == mine) attnbench::cuda::running_cta->let_others();
   attnbench::cuda::observe(&cluster);
 }
-
-/// Where CTAs of a cluster run one after the other, they leave their shared memory here, by rank.
-inline std::vector<unsigned char*> emulated_cluster;
-template <typename T>
-T load_of_cta(u32 address) {
-  T value;
-  std::memcpy(&value, emulated_cluster.at(address >> 24) + (address & 0xFFFFFFu), sizeof value);
-  return value;
+inline void sync_cluster() {
+  announce_to_cluster();
+  wait_for_cluster();
 }
-inline float2 load_pair_of_cta(u32 address) { return load_of_cta<float2>(address); }
-inline float4 load_quad_of_cta(u32 address) { return load_of_cta<float4>(address); }
+
+/// At once, and nothing.
+inline int load_now(const int* from) { return *from; }
+inline void fetch_line(const void*) {}
 
 }  // namespace attn
