@@ -34,9 +34,13 @@ TEST_CASE("a long decode is split over its keys by FLASH_ATTN and segmented by T
 TEST_CASE("layout IX splits the decodes of a mixed batch, layout FA has one call") {
   Problem p = base_problem();
   p.batch = {{1, 900}, {1, 600}, {40, 90}};
-  CHECK(has_step(p, "FLASH_ATTN_IX", "combine"));
-  CHECK_FALSE(has_step(p, "FLASH_ATTN", "combine"));
+  CHECK_FALSE(has_step(p, "FLASH_ATTN_IX", "combine"));  // joined by clusters
   expect_agreement(p, "FLASH_ATTN_IX");
+  p.attention.split_form = SplitForm::kSeparate;
+  CHECK(has_step(p, "FLASH_ATTN_IX", "combine"));
+  expect_agreement(p, "FLASH_ATTN_IX");
+  p.attention.split_form = SplitForm::kAuto;
+  CHECK_FALSE(has_step(p, "FLASH_ATTN", "combine"));
   expect_agreement(p, "FLASH_ATTN");
 }
 
@@ -45,8 +49,11 @@ TEST_CASE("speculative decodes of uneven context are split too") {
   p.attention.num_speculative_tokens = 3;
   p.batch = {{4, 900}, {2, 517}, {3, 3}};
   for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX"}) {
-    CHECK(has_step(p, name, "combine"));
-    expect_agreement(p, name);
+    for (const SplitForm form : {SplitForm::kAuto, SplitForm::kSeparate}) {
+      p.attention.split_form = form;
+      CHECK(has_step(p, name, "combine") == (form == SplitForm::kSeparate));
+      expect_agreement(p, name);
+    }
   }
 }
 
