@@ -241,8 +241,8 @@ class Planner {
     const AttentionSpec& a = problem_.attention;
     if (has_direct_kv(a.type)) return;
     const int kv_heads = std::max(1, a.num_kv_heads);
-    const int splits = choose_num_splits(problem_.num_requests(), kv_heads, problem_.max_seq_len(),
-                                         kAssumedNumSms);
+    const int splits =
+        splits_of_waves(problem_.num_requests(), kv_heads, problem_.max_seq_len(), kAssumedNumSms);
     if (splits > 1) {
       const std::int64_t tiles = (row.seq_len + kSplitTile - 1) / kSplitTile;
       const std::int64_t width = (tiles + splits - 1) / splits * kSplitTile;

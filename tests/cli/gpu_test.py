@@ -141,7 +141,7 @@ class Gpu(ToolTest):
             ("CUDA_LATER_UNJOINED", "stream"),
             ("CUDA_NOT_RECORDED", "graph"),
         ):
-            results = self.run_on_gpu("--plugin", library, "--backend", backend, "--samples", "20",
+            results = self.run_on_gpu("--plugin", library, "--backend", backend, "--samples", "40",
                                       "--set", f"timing.mode={mode}", "--filter", "/3q1s70/",
                                       code=1)  # fmt: skip
             result = results["3q1s70", backend]

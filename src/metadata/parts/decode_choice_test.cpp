@@ -41,6 +41,20 @@ TEST_CASE("the number of splits is that of the device, or the one that is asked 
   }
 }
 
+TEST_CASE("what keeps nearly every multiprocessor busy without splits is not split") {
+  const auto splits = [](std::int64_t requests) {
+    return choose_num_splits(requests, 8, 8192, 132);
+  };
+  CHECK(splits(14) > 1);  // 112 parts
+  CHECK(splits(15) == 1);
+  CHECK(splits(24) == 1);
+  CHECK(splits(33) == 1);  // 264
+  CHECK(splits(34) == splits_of_waves(34, 8, 8192, 132));
+  CHECK(splits(34) > 1);
+  CHECK(splits(0) == 1);
+  CHECK(splits_of_waves(16, 8, 8192, 132) == 2);
+}
+
 TEST_CASE("a choice says what parts there are, and what would do better where it may not") {
   const Lens one{1024};
   CHECK(choose_decode(question(one)).reason ==

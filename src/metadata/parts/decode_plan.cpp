@@ -191,8 +191,8 @@ int sparse_decode_parts(int num_sms, int query_len, int num_heads) {
 
 /// Fewer splits are preferred among nearly equal ones, because each costs a partial result that is
 /// written, read and combined.
-int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
-                      int num_sms) {
+int splits_of_waves(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                    int num_sms) {
   constexpr std::int64_t kLeastSplitLen = 256;
   constexpr std::int64_t kMostSplits = 64;
   // Counted as if two parts fit on a multiprocessor at a time.
@@ -211,6 +211,19 @@ int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t 
   std::int64_t splits = 1;
   while (filled(splits) < kNearlyBest * best) ++splits;
   return static_cast<int>(splits);
+}
+
+/// Why none where there is a part for nearly every multiprocessor, or up to two: they read as fast
+/// as the memory gives. One NVIDIA H200, 2026-11-28, 32 heads on 8 of 128, us unsplit and with the
+/// splits that fill whole waves: 16q1s1k 27.8 and 30.3, 16q1s8k 133.4 and 136.0, 24q1s4k 106.9 and
+/// 111.9; over fp8 19.4 and 21.1, 78.3 and 80.2, 65.5 and 71.0.
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                      int num_sms) {
+  constexpr double kFewIdle = 0.9;
+  const std::int64_t unsplit = num_requests * num_kv_heads;
+  const bool is_busy = static_cast<double>(unsplit) >= kFewIdle * num_sms;
+  if (is_busy && unsplit <= std::int64_t{2} * num_sms) return 1;
+  return splits_of_waves(num_requests, num_kv_heads, max_seq_len, num_sms);
 }
 
 int num_splits_of(const Problem& problem, std::int64_t num_requests, int num_kv_heads,

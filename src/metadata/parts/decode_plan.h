@@ -53,9 +53,12 @@ int dense_decode_parts(int num_sms, int query_len, int num_heads, int num_kv_hea
 /// Parts of a sparse fp8 decode; num_heads is padded to a multiple of 64 (E-SHAPE).
 int sparse_decode_parts(int num_sms, int query_len, int num_heads);
 
-/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of the device
-/// (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64, none
-/// shorter than 256 keys; 1 = no split.
+/// Splits of the keys for decode-only work that fill the device: the fewest parts that fill whole
+/// waves (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64,
+/// none shorter than 256 keys; 1 = no split.
+int splits_of_waves(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                    int num_sms);
+/// Those, but none where nearly every multiprocessor has a part anyway, and none more than two.
 int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
                       int num_sms);
 /// attention.num_splits where the problem has it, else those; 1 without requests.
