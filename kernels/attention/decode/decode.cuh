@@ -67,7 +67,6 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::seen_keys;
   using Outputs::shared_stream;
   using Outputs::sinks;
-  using Outputs::start_step;
   using Outputs::store;
   using Outputs::stream;
   using Outputs::sync_stream;
@@ -82,8 +81,6 @@ struct Decode : DecodeOutputs<Config, Part> {
   using typename Outputs::RowScale;
   using typename Outputs::State;
   static constexpr bool kIsEarly = kSharersOf<Part> > 1;
-  /// New keys may have to be stored before any is read.
-  static constexpr bool kSavesFirst = Format::kInt8;
   static constexpr bool kQueryInOrder = !kCodes || Format::kInt8;
   using StoredQuery = Choose<kQueryInOrder, TileQuery<kQueryPitch>, CodeQuery<kQueryPitch>>;
 
@@ -100,36 +97,27 @@ struct Decode : DecodeOutputs<Config, Part> {
     }
   }
 
-  /// Of int8 scores: starts the copy of the queries and, behind it, describes the rows; of int8
-  /// scores it saves what is new in the part's keys. All of it but the queries is there behind a
-  /// barrier.
-  __device__ void begin(KeyInterval run) {
+  /// Starts the copies of the queries and of the first kStages - 1 steps, a group for each, and
+  /// describes the rows meanwhile. New keys of int8 scores are saved before any is read.
+  __device__ void start_copies(KeyInterval run, Pages& pages, const Copies& copies) {
     copy_query();
+    close_copy_group();
     if constexpr (Format::kInt8) {
       copy_query_scales<kTileM, kThreads>(params, tile, factors(), thread);
-      if (save != nullptr) save_new<Config, kThreads>(*save, tile, run, thread);
+      if (save != nullptr) {
+        save_new<Config, kThreads>(*save, tile, run, thread);
+        __syncthreads();
+      }
     }
+#pragma unroll
+    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, pages, copies);
     describe_rows(run);
   }
 
-  /// Starts the copies of the queries and of the first kStages - 1 steps, a group for each step;
-  /// the queries are in the first. Why the keys first: they are what takes longest.
-  __device__ void start_copies(KeyInterval run, Pages& pages, const Copies& copies) {
-    if constexpr (kSavesFirst) {
-      begin(run);
-      __syncthreads();
-    }
-    start_step(0, pages, copies);
-    if constexpr (!kSavesFirst) copy_query();
-    close_copy_group();
-#pragma unroll
-    for (int step = 1; step < Config::kStages - 1; ++step) copy_step(step, pages, copies);
-    if constexpr (!kSavesFirst) describe_rows(run);
-  }
-
-  /// The first step, the queries and the rows are there.
+  /// The queries and the rows are there. Why not the first step: what may be done to the queries
+  /// is done while it is still on its way.
   __device__ void await_query() {
-    wait_copy_groups<Config::kStages - 2>();
+    wait_copy_groups<Config::kStages - 1>();
     __syncthreads();
     if constexpr (kConvertsQuery<Config>) {
       convert_query_rows<Config, kTileM, kQueryPitch, kThreads>(memory + kLayout.query, factors(),

@@ -125,8 +125,9 @@ struct DecodeLoads : DecodeShape<Config, Part> {
     return load_now(params.kv.block_table + request * params.kv.block_table_stride + at);
   }
 
-  /// Starts the copy of a step, if there is one and it is this warp's turn.
-  __device__ void start_step(int step, Pages& pages, const Copies& copies) {
+  /// Starts the copy of a step, if there is one and it is this warp's turn, and closes a group
+  /// either way: the count of pending groups then says which step has arrived.
+  __device__ void copy_step(int step, Pages& pages, const Copies& copies) {
     const int at = pages.first_key + step * kDistance;
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
@@ -148,11 +149,6 @@ struct DecodeLoads : DecodeShape<Config, Part> {
         }
       }
     }
-  }
-  /// The same, and closes a group in any case: the count of pending groups then says which step has
-  /// arrived.
-  __device__ void copy_step(int step, Pages& pages, const Copies& copies) {
-    start_step(step, pages, copies);
     close_copy_group();
   }
 };
