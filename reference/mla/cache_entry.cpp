@@ -124,8 +124,8 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
       std::memcpy(entry + latent_bytes, k_pe.bytes() + row * rope_bytes, rope_bytes);
     }
   });
-  stored.kv_c_dequantized = convert(kv_c, Dtype::kF32);
-  stored.k_pe_dequantized = convert(k_pe, Dtype::kF32);
+  stored.kv_c_dequantized = Tensor::view(kv_c);
+  stored.k_pe_dequantized = Tensor::view(k_pe);
   return stored;
 }
 
