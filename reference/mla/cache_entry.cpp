@@ -124,26 +124,35 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
       std::memcpy(entry + latent_bytes, k_pe.bytes() + row * rope_bytes, rope_bytes);
     }
   });
-  stored.kv_c_dequantized = convert(kv_c, Dtype::kF32);
-  stored.k_pe_dequantized = convert(k_pe, Dtype::kF32);
+  stored.kv_c_dequantized = Tensor::view(kv_c);
+  stored.k_pe_dequantized = Tensor::view(k_pe);
   return stored;
+}
+
+/// Of what codes of e4m3 read as. All of them are bf16 and f16 numbers, unless a scale makes
+/// others. Why not always f32: the memory of a case is mostly such tensors.
+Dtype dequantised_dtype(Dtype source, float k_scale) {
+  const bool is_half = source == Dtype::kBF16 || source == Dtype::kF16;
+  return is_half && k_scale == 1.0f ? source : Dtype::kF32;
 }
 
 /// Codes of x [S, width] into columns of the entries and what they read back as.
 Tensor quantise_part(const Tensor& x, float k_scale, std::int64_t column, Tensor& codes) {
-  Tensor dequantized(Dtype::kF32, x.shape());
+  const Dtype dtype = dequantised_dtype(x.dtype(), k_scale);
+  Tensor dequantized = Tensor::for_overwriting(dtype, x.shape());
   const std::int64_t width = x.dim(1);
   const auto row_bytes = width * static_cast<std::int64_t>(dtype_size(x.dtype()));
+  const auto dequantized_bytes = width * static_cast<std::int64_t>(dtype_size(dtype));
   for_each_chunk(x.dim(0), kCacheEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values(static_cast<std::size_t>(width));
     for (std::int64_t row = begin; row < end; ++row) {
       std::uint8_t* const entry = codes.data<std::uint8_t>() + row * codes.dim(1) + column;
-      float* const values = dequantized.data<float>() + row * width;
-      const std::span<float> in_row(values, static_cast<std::size_t>(width));
-      load_floats(x.dtype(), x.bytes() + row * row_bytes, width, values);
-      for (float& value : in_row) value /= k_scale;
-      round_row_to_e4m3(in_row, entry);
-      load_floats(Dtype::kE4M3, entry, width, values);
-      for (float& value : in_row) value *= k_scale;
+      load_floats(x.dtype(), x.bytes() + row * row_bytes, width, values.data());
+      for (float& value : values) value /= k_scale;
+      round_row_to_e4m3(values, entry);
+      load_floats(Dtype::kE4M3, entry, width, values.data());
+      for (float& value : values) value *= k_scale;
+      store_floats(dtype, values.data(), width, dequantized.bytes() + row * dequantized_bytes);
     }
   });
   return dequantized;
@@ -182,8 +191,8 @@ StoredMlaCache store_packed(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype
   const std::int64_t num_entries = kv_c.dim(0);
   StoredMlaCache stored;
   stored.codes = Tensor(Dtype::kU8, {num_entries, form.bytes});
-  stored.kv_c_dequantized = Tensor(Dtype::kF32, kv_c.shape());
-  stored.k_pe_dequantized = Tensor(Dtype::kF32, k_pe.shape());
+  stored.kv_c_dequantized = Tensor::for_overwriting(Dtype::kBF16, kv_c.shape());
+  stored.k_pe_dequantized = Tensor::for_overwriting(Dtype::kBF16, k_pe.shape());
   for_each_chunk(num_entries, kCacheEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::uint16_t> values(static_cast<std::size_t>(form.latent + form.rope));
     for (std::int64_t row = begin; row < end; ++row) {
@@ -191,10 +200,10 @@ StoredMlaCache store_packed(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype
       form.write(kv_c.data<std::uint16_t>() + row * form.latent,
                  k_pe.data<std::uint16_t>() + row * form.rope, entry);
       form.read(entry, values.data());
-      load_floats(Dtype::kBF16, values.data(), form.latent,
-                  stored.kv_c_dequantized.data<float>() + row * form.latent);
-      load_floats(Dtype::kBF16, values.data() + form.latent, form.rope,
-                  stored.k_pe_dequantized.data<float>() + row * form.rope);
+      std::copy_n(values.data(), form.latent,
+                  stored.kv_c_dequantized.data<std::uint16_t>() + row * form.latent);
+      std::copy_n(values.data() + form.latent, form.rope,
+                  stored.k_pe_dequantized.data<std::uint16_t>() + row * form.rope);
     }
   });
   return stored;

@@ -20,8 +20,10 @@ struct StoredMlaCache {
   /// [S, Lkv + R] of the inputs' dtype or e4m3; u8 [S, 656] for fp8_ds_mla, [S, 584] for
   /// fp8_model1_mla, the 8 bytes that lie behind the block last. Row = entry of a token.
   Tensor codes;
-  Tensor kv_c_dequantized;  // f32 [S, Lkv]: what the reference reads
-  Tensor k_pe_dequantized;  // f32 [S, R]
+  /// What the reference reads, [S, Lkv] and [S, R], of the smallest type that has the values: f32,
+  /// bf16 or f16. Where a cache copies, views of the inputs, which must live as long.
+  Tensor kv_c_dequantized;
+  Tensor k_pe_dequantized;
 };
 
 /// kv_c [S, Lkv] and k_pe [S, R], f16, bf16 or f32 alike.

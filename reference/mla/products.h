@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/system/pool_allocator.h"
 #include "core/tensor.h"
 
 namespace attnbench {
 
 template <typename Real>
-using MlaBuffer = std::vector<Real, AlignedAllocator<Real>>;
+using MlaBuffer = std::vector<Real, PoolAllocator<Real>>;
 
 /// A [rows, columns] part of a row-major array whose rows begin `stride` elements apart.
 template <typename T>

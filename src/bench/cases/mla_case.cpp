@@ -153,8 +153,8 @@ class MlaCaseRun final : public CaseRun {
     tensors.own("seq_lens", Tensor::from_i32(inputs.seq_lens));
     if (key_.stored) {
       const StoredMlaCache& stored = values_.stored(*key_.stored);
-      tensors.borrow("kv_c_dequantized", stored.kv_c_dequantized);
-      tensors.borrow("k_pe_dequantized", stored.k_pe_dequantized);
+      tensors.own("kv_c_dequantized", convert(stored.kv_c_dequantized, Dtype::kF32));
+      tensors.own("k_pe_dequantized", convert(stored.k_pe_dequantized, Dtype::kF32));
     }
     if (plan_.quantised_query) {  // no rows without a decode
       tensors.own("latent_query_dequantized",
@@ -185,8 +185,8 @@ class MlaCaseRun final : public CaseRun {
     }
     if (key_.stored) {
       const StoredMlaCache& stored = values_.stored_extra(*key_.stored);
-      tensors.borrow("extra_kv_c_dequantized", stored.kv_c_dequantized);
-      tensors.borrow("extra_k_pe_dequantized", stored.k_pe_dequantized);
+      tensors.own("extra_kv_c_dequantized", convert(stored.kv_c_dequantized, Dtype::kF32));
+      tensors.own("extra_k_pe_dequantized", convert(stored.k_pe_dequantized, Dtype::kF32));
     }
     if (!extra_cache_) return;
     tensors.borrow("extra_kv_cache", extra_cache_->data);

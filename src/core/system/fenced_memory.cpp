@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <new>
 
@@ -26,6 +27,21 @@ std::size_t page_bytes() {
 
 std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Addresses without memory from a multiple of `alignment`, which is one of the page size.
+std::byte* reserve(std::size_t size_bytes, std::size_t alignment) {
+  const std::size_t more = alignment - page_bytes();
+  void* const address =
+      mmap(nullptr, size_bytes + more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  auto* const begin = static_cast<std::byte*>(address);
+  const std::size_t head = -reinterpret_cast<std::uintptr_t>(begin) % alignment;
+  if (head > 0) munmap(begin, head);
+  if (head < more) munmap(begin + head + size_bytes, more - head);
+  return begin + head;
 }
 
 enum class Access : int { kRead, kWrite, kUnknown };
@@ -50,6 +66,92 @@ Access access_of(const ucontext_t& context) {
   static_cast<void>(context);
   return Access::kUnknown;
 #endif
+}
+
+bool is_large(std::size_t mapped) { return mapped >= 4 * kHugePage; }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// A sanitizer is to see who touches what was given back.
+std::size_t most_kept_bytes() { return 0; }
+#else
+std::size_t most_kept_bytes() {
+  const auto pages = static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L));
+  return std::min(std::size_t{1} << 30, pages / 16 * page_bytes());
+}
+#endif
+
+/// Reservations of memories that are gone, with their pages, for those of the same size that come:
+/// the buffers of a pipeline are made anew for each run of it, and to fetch and clear their pages
+/// was a quarter of the time of small cases. Nobody can touch what is kept, as if it had been given
+/// back.
+///
+/// A thread that finds the list in use goes to the system instead of waiting, so a child that was
+/// forked in the middle of a call is not stuck.
+class KeptReservations {
+ public:
+  /// Null: none of that size.
+  std::byte* take(std::size_t size_bytes) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return nullptr;
+    forget_those_of_the_parent();
+    const auto last = std::find_if(pieces_.rbegin(), pieces_.rend(),
+                                   [&](const Piece& p) { return p.size_bytes == size_bytes; });
+    if (last == pieces_.rend()) return nullptr;
+    std::byte* const begin = last->begin;
+    kept_bytes_ -= usable(size_bytes);
+    pieces_.erase(std::next(last).base());
+    return begin;
+  }
+  /// Whether it is kept; the caller still has it otherwise.
+  bool keep(std::byte* begin, std::size_t size_bytes) noexcept {
+    if (usable(size_bytes) > most_bytes_) return false;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || mprotect(begin, size_bytes, PROT_NONE) != 0) return false;
+    try {
+      forget_those_of_the_parent();
+      pieces_.push_back({begin, size_bytes});
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    kept_bytes_ += usable(size_bytes);
+    while (kept_bytes_ > most_bytes_ || pieces_.size() > kMostPieces) drop_first();
+    return true;
+  }
+
+ private:
+  struct Piece {
+    std::byte* begin;
+    std::size_t size_bytes;
+  };
+  /// Each has 32 MiB of addresses and some of the mappings that a process may have.
+  static constexpr std::size_t kMostPieces = 256;
+
+  static std::size_t usable(std::size_t size_bytes) {
+    return size_bytes - 2 * FencedMemory::kFence;
+  }
+  void drop_first() {
+    munmap(pieces_.front().begin, pieces_.front().size_bytes);
+    kept_bytes_ -= usable(pieces_.front().size_bytes);
+    pieces_.pop_front();
+  }
+  /// Why: a child shares the pages of its parent, and writing to them would copy each.
+  void forget_those_of_the_parent() {
+    if (owner_ == getpid()) return;
+    owner_ = getpid();
+    while (!pieces_.empty()) drop_first();
+  }
+
+  const std::size_t most_bytes_ = most_kept_bytes();
+  std::mutex mutex_;
+  std::deque<Piece> pieces_;  // the longest-kept first
+  std::size_t kept_bytes_ = 0;
+  pid_t owner_ = getpid();
+};
+
+/// Never destroyed: buffers with static lifetime may outlive anything.
+KeptReservations& kept_reservations() {
+  static auto* const kept = new KeptReservations;
+  return *kept;
 }
 
 }  // namespace
@@ -169,16 +271,17 @@ FencedMemory::FencedMemory(std::size_t size_bytes, std::size_t alignment, Placem
   if (payload < size_bytes || payload > SIZE_MAX / 4) throw std::bad_alloc();
   const std::size_t mapped = round_up(payload + kGuardBytes, page_bytes());
   reserved_bytes_ = mapped + 2 * kFence;
-  void* const address =
-      mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) throw std::bad_alloc();
-  reserved_ = static_cast<std::byte*>(address);
+  reserved_ = kept_reservations().take(reserved_bytes_);
+  const bool is_new = reserved_ == nullptr;
+  if (is_new) reserved_ = reserve(reserved_bytes_, is_large(mapped) ? kHugePage : page_bytes());
   mapped_ = reserved_ + kFence;
   mapped_end_ = mapped_ + mapped;
   if (mprotect(mapped_, mapped, PROT_READ | PROT_WRITE) != 0) {
     munmap(reserved_, reserved_bytes_);
     throw std::bad_alloc();
   }
+  // Why: the first touch takes less than half of the time. Refused where the system has none.
+  if (is_new && is_large(mapped)) madvise(mapped_, mapped, MADV_HUGEPAGE);
   data_ = placement == Placement::kAtStart ? mapped_ : mapped_end_ - payload;
   fill_zone(before());
   fill_zone(after());
@@ -186,7 +289,9 @@ FencedMemory::FencedMemory(std::size_t size_bytes, std::size_t alignment, Placem
 }
 
 FencedMemory::~FencedMemory() {
+  const bool has_closed_fences = watch_ == nullptr || watch_->address.load() == 0;
   if (watch_ != nullptr) watch_->begin.store(0, std::memory_order_release);
+  if (has_closed_fences && kept_reservations().keep(reserved_, reserved_bytes_)) return;
   munmap(reserved_, reserved_bytes_);
 }
 

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 #include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -102,6 +104,59 @@ TEST_CASE("one of many buffers is named, and memory of those that are gone is no
   read(last.data() + 64);
   CHECK(first.take_accesses("first") == "");
   CHECK(last.take_accesses("last") != "");
+}
+
+/// Whether the system, asked to read a byte there for us, finds memory.
+bool is_readable(const std::byte* address) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const bool found = write(ends[1], address, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return found;
+}
+
+TEST_CASE(
+    "memory that is gone cannot be touched, and is watched as any other when it comes again") {
+  constexpr std::size_t kFar = 1 << 16;
+  // Of a size with large pages too.
+  for (const std::size_t size : {std::size_t{40000}, std::size_t{9} << 20}) {
+    const std::byte* gone = nullptr;
+    for (const Placement placement : {Placement::kAtEnd, Placement::kAtStart, Placement::kAtEnd}) {
+      if (gone != nullptr) CHECK_FALSE(is_readable(gone));
+      FencedMemory memory(size, kAlignment, placement);
+      std::memset(memory.data(), 1, size);
+      CHECK(is_readable(memory.data()));
+      CHECK(memory.take_accesses("key") == "");
+      read(memory.data() + size + kFar);
+      read(memory.data() - kFar);
+      CHECK(memory.take_accesses("key") ==
+            fmt::format("reads past the end of 'key' ({} bytes behind it)", kFar));
+      memory.data()[size + kFar] = std::byte{0};
+      CHECK(memory.take_accesses("key").starts_with("key: 1 byte past its end was overwritten"));
+      gone = memory.data();
+    }
+    CHECK_FALSE(is_readable(gone));
+  }
+}
+
+TEST_CASE("what a child makes of memory that is gone does not reach its parent") {
+  constexpr std::size_t kSize = 30000;
+  { FencedMemory memory(kSize, kAlignment, Placement::kAtEnd); }
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    FencedMemory memory(kSize, kAlignment, Placement::kAtEnd);
+    std::memset(memory.data(), 7, kSize);
+    _exit(memory.take_accesses("key").empty() ? 0 : 1);
+  }
+  int status = 1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  FencedMemory memory(kSize, kAlignment, Placement::kAtEnd);
+  std::memset(memory.data(), 1, kSize);
+  CHECK(read(memory.data() + kSize - 1) == 1);
+  CHECK(memory.take_accesses("key") == "");
 }
 
 #endif
