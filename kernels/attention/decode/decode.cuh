@@ -80,13 +80,12 @@ struct Decode : DecodeOutputs<Config, Part> {
   using typename Outputs::Place;
   using typename Outputs::RowScale;
   using typename Outputs::State;
-  static constexpr bool kIsEarly = kSharersOf<Part> > 1;
   static constexpr bool kQueryInOrder = !kCodes || Format::kInt8;
   using StoredQuery = Choose<kQueryInOrder, TileQuery<kQueryPitch>, CodeQuery<kQueryPitch>>;
 
   /// What is new and not yet in the cache; null: there is nothing to save.
   const Int8CacheWriteParams* save;
-  int early;  // kIsEarly: early_entries() of this lane, of a part that begins at key 0
+  int early;  // kIsShared: early_entries() of this lane, of a part that begins at key 0
 
   __device__ void describe_rows(KeyInterval run) {
     for (int r = thread; r < kRows; r += kThreads) {
@@ -140,7 +139,7 @@ struct Decode : DecodeOutputs<Config, Part> {
     const int end_key = seen.begin < seen.end ? seen.end : 0;
     Pages pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
                 begin_key + shared_stream() * kKeys, end_key, 0, early};
-    if (!kIsEarly || begin_key != 0) pages.start();
+    if (!kIsShared<Part> || begin_key != 0) pages.start();
     const Copies copies(key, value, lane);
     start_copies(run, pages, copies);
     await_query();

@@ -28,6 +28,8 @@ ATTN_FN constexpr int sharers_of() {
 }
 template <class Part>
 constexpr int kSharersOf = sharers_of<Part>();
+template <class Part>
+constexpr bool kIsShared = sharers_of<Part>() > 1;
 
 template <class Config, class Part>
 struct DecodeShape {
@@ -78,7 +80,7 @@ struct DecodeShape {
   __device__ int stream() const { return warp / Config::kRowWarps; }
   /// Of all streams that share the part's keys.
   __device__ int shared_stream() const {
-    if constexpr (kSharersOf < Part >> 1) return part.place() * kStreams + stream();
+    if constexpr (kIsShared<Part>) return part.place() * kStreams + stream();
     return stream();
   }
   /// Of this warp's rows, in the tile.
