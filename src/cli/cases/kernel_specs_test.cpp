@@ -143,7 +143,7 @@ TEST_CASE("a backend held to a kernel launches that one and otherwise the same")
   const Problem problem = small_problem(/*decodes=*/true);
   using Names = std::vector<std::string>;
   CHECK(functions(specs_of_pair(problem, flash, target)) ==
-        Names{"attn::write_cache", "attn::decode_splits", "attn::combine_splits"});
+        Names{"attn::write_cache", "attn::decode_cluster"});
   CHECK(functions(specs_of_pair(problem, with_forced_kernel(flash, "general"), target)) ==
         Names{"attn::write_cache", "attn::general_splits", "attn::combine_splits"});
 }

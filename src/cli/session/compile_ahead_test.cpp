@@ -148,7 +148,7 @@ TEST_CASE("kernels are planned in the order of the cases, screening first, each 
     CHECK(place(kernels, of_runs) < place(kernels, "write_cache"));
   }
   CHECK(place(kernels, "write_cache") < place(kernels, "hopper_prefill"));
-  CHECK(place(kernels, "hopper_prefill") < place(kernels, "decode_splits"));
+  CHECK(place(kernels, "hopper_prefill") < place(kernels, "decode_cluster"));
   for (const KernelSpec& spec : kernels)
     CHECK(std::count(kernels.begin(), kernels.end(), spec) == 1);
   // Those of the first request's tiles come first.
@@ -173,9 +173,9 @@ TEST_CASE("what cannot run, or not be planned, is passed over") {
   odd.attention.head_size = odd.attention.v_head_size = 0;  // no plan comes of it
   run.plan.jobs.front().problem = &odd;
   CHECK(place(run.kernels(), "hopper_prefill") == -1);
-  CHECK(place(run.kernels(), "decode_splits") >= 0);
+  CHECK(place(run.kernels(), "decode_cluster") >= 0);
   run.plan.jobs.back().extra_refusals = {"no"};
-  CHECK(place(run.kernels(), "decode_splits") == -1);
+  CHECK(place(run.kernels(), "decode_cluster") == -1);
 }
 
 TEST_CASE("of a user's backend nothing is asked, and screening is compiled") {
@@ -199,7 +199,7 @@ TEST_CASE("planning ends where nothing can be kept") {
       run.plan, [&](const KernelSpec& spec) { found.push_back(spec); },
       [&] { return ++asked == 1; });
   CHECK(place(found, "hopper_prefill") >= 0);
-  CHECK(place(found, "decode_splits") == -1);
+  CHECK(place(found, "decode_cluster") == -1);
 }
 
 TEST_CASE("the process leaves every kernel of the run in the cache") {
