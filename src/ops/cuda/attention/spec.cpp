@@ -529,11 +529,11 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
     kernel.spec.constants.emplace_back("int kParts", std::to_string(form.parts));
   }
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params);
-  // Of forms that are not chosen by themselves: 48 bytes of joined splits of unequal heads, 292 of
-  // tiles of 64 rows over e4m3 with a soft cap were seen.
+  // Of forms that are not chosen by themselves: 176 bytes of joined splits of unequal heads on
+  // sm_80, 340 of tiles of 64 rows over e4m3 with a soft cap were seen.
   if (kernel.spec.allowed_spill_bytes > 0 &&
       (tile.row_warps > 1 || form.entry == "decode_joined")) {
-    kernel.spec.allowed_spill_bytes += tile.row_warps > 1 ? 128 : 16;
+    kernel.spec.allowed_spill_bytes += tile.row_warps > 1 ? 168 : 16;
   }
   kernel.spec.name = form.entry + problem_name(params);
   if (tile.row_warps > 1)
