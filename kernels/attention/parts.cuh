@@ -6,6 +6,11 @@
 //   kNormalise     whether the kernel divides outputs by the sum of the weights before it stores;
 //   store_state()  takes base (log2 units) and sum of a row, the sink included;
 //   store_values() and store_value() take four columns, or one, of a row.
+// A part of the decode kernel may have more (ClusterSplit, decode/forms.cuh):
+//   kSharers       CTAs that take turns at its keys, place() this one's number among them;
+//   begin_store()  by all threads, before the first row is stored;
+//   kSendsStates   send_state() takes base and sum of a row in the place of store_state(), from
+//                  every thread that has columns of it.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"

@@ -8,9 +8,9 @@
 // 16 keys would make all of them wait for the slowest. Step s of warp w has the keys [first_key,
 // first_key + 16), first_key = begin + (s * kStreams + w) * 16: warps interleave, so that the CTA
 // reads pages in order and every warp has an equal share. The price is a state and an output for
-// each warp, which are added up at the end: every warp publishes O and (base, sum) of its rows, a
-// thread for each row brings the bases to a common one, and all threads sum up and store the
-// output.
+// each warp, which are added up at the end: every warp publishes O and (base, sum) of its rows, and
+// every thread weighs the warps by their bases and sums up and stores its columns. Where a part has
+// several CTAs (kSharers, parts.cuh), their warps interleave as those of one do.
 //
 // More than 16 rows (several tokens of a request, or many heads of a KV head): kRowWarps warps
 // share a ring, with 16 rows each, and take turns in copying its steps. Every key is then copied

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "core/system/page_pool.h"
+#include "core/tensor.h"
 
 namespace attnbench {
 
@@ -14,7 +15,6 @@ namespace attnbench {
 template <typename T>
 struct PoolAllocator {
   using value_type = T;
-  static constexpr std::align_val_t kAlignment{64};
   /// Why not kLargePiece: smaller blocks are kept by the heap when they are freed, which gives them
   /// to any other size; this is where glibc's M_MMAP_THRESHOLD ends.
   static constexpr std::size_t kBeyondHeap = std::size_t{32} << 20;
@@ -25,13 +25,13 @@ struct PoolAllocator {
   T* allocate(std::size_t count) {
     if (count > SIZE_MAX / sizeof(T)) throw std::bad_array_new_length();
     const std::size_t bytes = count * sizeof(T);
-    if (bytes < kBeyondHeap) return static_cast<T*>(::operator new(bytes, kAlignment));
+    if (bytes < kBeyondHeap) return AlignedAllocator<T>().allocate(count);
     return reinterpret_cast<T*>(process_page_pool().take(bytes, PieceContents::kAny));
   }
   void deallocate(T* pointer, std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     if (bytes < kBeyondHeap) {
-      ::operator delete(pointer, kAlignment);
+      AlignedAllocator<T>().deallocate(pointer, count);
     } else {
       process_page_pool().give_back(reinterpret_cast<std::byte*>(pointer), bytes);
     }

@@ -138,6 +138,9 @@ TEST_CASE("splits are not joined by themselves where it is not known to pay") {
         "64 parts in clusters of 8, none longer than 128 keys, joined within their launch");
   CHECK(choose_decode(question(one)).form == SplitForm::kSeparate);  // no clusters
   DecodeQuestion q = on_hopper(one);
+  q.sm = 100;  // has clusters, but was not measured
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  q = on_hopper(one);
   q.head_size = 256;
   CHECK(choose_decode(q).form == SplitForm::kSeparate);
   q = on_hopper(one);

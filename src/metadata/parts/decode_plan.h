@@ -54,8 +54,8 @@ int dense_decode_parts(int num_sms, int query_len, int num_heads, int num_kv_hea
 int sparse_decode_parts(int num_sms, int query_len, int num_heads);
 
 /// Splits of the keys for decode-only work that fill the device: the fewest parts that fill whole
-/// waves (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64,
-/// none shorter than 256 keys; 1 = no split.
+/// waves (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to
+/// 64, none shorter than 256 keys; 1 = no split.
 int splits_of_waves(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
                     int num_sms);
 /// Those, but none where nearly every multiprocessor has a part anyway, and none more than two.

@@ -437,6 +437,33 @@ TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a laun
   CHECK(functions(c) == Names{"attn::make_plan", "attn::decode_plan", "attn::combine_plan"});
 }
 
+TEST_CASE(
+    "CTAs of a cluster leave room for what they are sent, and a grid has room for the batch") {
+  const Target target = target_of_sm(90);
+  for (const int rows : {16, 32}) {
+    HopperProblem problem(rows / 4, 120, 120, 16);  // keys that are not whole lines
+    CAPTURE(rows);
+    const DecodeForm whole{.entry = "decode"};
+    const DecodeForm clustered{.entry = std::string(kClusterEntry), .parts = 8};
+    const AttendKernel kernel = decode_kernel(target, problem.params, clustered);
+    CHECK(kernel.shared_bytes > kernel.ring_bytes);
+    CHECK(kernel.shared_bytes + kTiledStaticSharedBytes <= target.max_shared_bytes);
+    CHECK(fits_in_cluster(target, problem.params, kernel));
+    const auto stages = [](const AttendKernel& of) {
+      return std::stoi(value_of(of.spec, "int kStages"));
+    };
+    const int all = stages(decode_kernel(target, problem.params, whole));
+    CHECK(stages(kernel) == (rows == 16 ? all - 1 : all));
+    problem.params.num_requests = 65535;
+    CHECK(fits_in_cluster(target, problem.params, kernel));
+    problem.params.num_requests = 65536;
+    CHECK_FALSE(fits_in_cluster(target, problem.params, kernel));
+    problem.params.num_requests = 1;
+    problem.params.num_kv_heads = 65536;
+    CHECK_FALSE(fits_in_cluster(target, problem.params, kernel));
+  }
+}
+
 TEST_CASE("each part is weighed once, by a lane, where no row has more parts than a warp lanes") {
   const HopperProblem problem(1, 128, 128, 16);
   const auto weighs_once = [&](int parts, std::int64_t most) {
