@@ -29,10 +29,11 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
-/// The same of a left operand of 64 columns.
-__device__ __forceinline__ void pin(u32 (&registers)[4][4]) {
+/// The same of left operands.
+template <int kCount>
+__device__ __forceinline__ void pin(u32 (&registers)[kCount][4]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
+  for (int i = 0; i < 4 * kCount; ++i) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
 }
 
 // gridDim.x, blockIdx.x and threadIdx.x, read where they are used instead of once.
@@ -60,6 +61,18 @@ __device__ __forceinline__ void store_word(u32 address, u32 word) {
 __device__ __forceinline__ void store_words(u32 address, const u32 (&words)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
                "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+__device__ __forceinline__ void load_words(u32 address, u32 (&words)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_two_words(u32 address, u32 (&words)[2]) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(words[0]), "=r"(words[1])
+               : "r"(address)
                : "memory");
 }
 /// Ends the kernel with an error where the dynamic shared memory does not begin at `address`, but

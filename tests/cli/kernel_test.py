@@ -6,8 +6,8 @@ import unittest
 
 from tool import TINY, TINY_CASE, ToolTest
 
-NAMES = ["f32", "decode", "hopper_prefill", "prefill", "hopper_latent", "hopper_gathered",
-         "hopper_tiles", "general"]
+NAMES = ["f32", "decode", "hopper_prefill", "prefill", "hopper_latent", "hopper_latent_codes",
+         "hopper_gathered", "hopper_tiles", "general"]
 # Many rows of each KV head: what the prefill kernel is for.
 PROMPTS = TINY.replace(TINY_CASE, "2q300")
 

@@ -46,6 +46,16 @@ constexpr std::array kTable = {
                        "2026-11-28"},
     MeasuredQuantising{kH200, kDecode, 128, kInt8Level2, "64q1s8k", 393.1, 504.4, true, "78f60ad",
                        "2026-11-28"},
+    MeasuredQuantising{kH200, kLatentDecode, 16, kFp8Cache, "128q1s4k", 94.2, 161.6, true,
+                       "0196814", "2026-11-29"},
+    MeasuredQuantising{kH200, kLatentDecode, 16, kFp8Cache, "128q1s16k", 315.2, 562.9, true,
+                       "0196814", "2026-11-29"},
+    MeasuredQuantising{kH200, kLatentDecode, 64, kFp8Cache, "128q1s16k", 443.2, 568.4, true,
+                       "0196814", "2026-11-29"},
+    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "64q1s8k", 236.3, 244.9, true,
+                       "0196814", "2026-11-29"},
+    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "128q1s16k", 860.9, 897.7, true,
+                       "0196814", "2026-11-29"},
 };
 
 std::string_view name_of(MeasuredWork work) {
@@ -56,6 +66,8 @@ std::string_view name_of(MeasuredWork work) {
       return "decode";
     case kEncoder:
       return "encoder";
+    case kLatentDecode:
+      return "latent decode";
   }
   return "";
 }
@@ -63,9 +75,10 @@ std::string_view name_of(MeasuredWork work) {
 /// Nothing for what has no figures of this kind.
 std::vector<MeasuredWork> works_of(const Problem& problem) {
   switch (problem.attention.type) {
-    case AttentionType::kMla:
     case AttentionType::kOp:
       return {};
+    case AttentionType::kMla:
+      break;
     case AttentionType::kDecoder:
     case AttentionType::kEncoderDecoder:
       break;
@@ -73,11 +86,14 @@ std::vector<MeasuredWork> works_of(const Problem& problem) {
       return {kEncoder};
   }
   std::vector<MeasuredWork> works;
+  const bool is_latent = problem.attention.type == AttentionType::kMla;
+  if (is_latent && (problem.mla.sparse_topk > 0 || problem.mla.kv_lora_rank != 512)) return works;
   const auto add_if = [&](MeasuredWork work, auto has) {
     if (std::any_of(problem.batch.begin(), problem.batch.end(), has)) works.push_back(work);
   };
-  add_if(kPrefill, [](const Request& request) { return request.query_len > 1; });
-  add_if(kDecode, [](const Request& request) { return request.query_len == 1; });
+  if (!is_latent) add_if(kPrefill, [](const Request& request) { return request.query_len > 1; });
+  add_if(is_latent ? kLatentDecode : kDecode,
+         [](const Request& request) { return request.query_len == 1; });
   return works;
 }
 
@@ -96,18 +112,18 @@ std::vector<std::pair<std::string, std::string>> quantising_facts(const Problem&
   std::vector<std::pair<std::string, std::string>> facts;
   for (const MeasuredWork work : works_of(problem)) {
     const std::size_t before = facts.size();
+    const bool is_latent = work == kLatentDecode;
+    const int heads = is_latent ? problem.attention.num_heads : problem.attention.head_size;
     for (const MeasuredQuantising& row : kTable) {
-      if (row.gpu != gpu || row.work != work || row.head_size != problem.attention.head_size) {
-        continue;
-      }
+      if (row.gpu != gpu || row.work != work || row.heads != heads) continue;
       facts.emplace_back(fmt::format("{} {}", name_of(work), row.format),
                          fmt::format("{}: {:.2f} times as fast as 16 bits at {} ({}, {})",
                                      verdict_of(row), row.gain(), row.batch, row.commit, row.date));
     }
     if (facts.size() > before) continue;
-    facts.emplace_back(
-        std::string(name_of(work)),
-        fmt::format("not measured on {} with heads of {}", gpu, problem.attention.head_size));
+    facts.emplace_back(std::string(name_of(work)),
+                       is_latent ? fmt::format("not measured on {} with {} heads", gpu, heads)
+                                 : fmt::format("not measured on {} with heads of {}", gpu, heads));
   }
   return facts;
 }

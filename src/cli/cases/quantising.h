@@ -14,14 +14,14 @@
 namespace attnbench {
 
 /// What attention is measured by; a mixed batch is both of the first two.
-enum class MeasuredWork { kPrefill, kDecode, kEncoder };
+enum class MeasuredWork { kPrefill, kDecode, kEncoder, kLatentDecode };
 
 /// One figure beside that of the program's own 16-bit kernels for the same work. Each is a time, or
 /// else a rate of which more is better.
 struct MeasuredQuantising {
   std::string_view gpu;  // as the driver names it
   MeasuredWork work = MeasuredWork::kPrefill;
-  int head_size = 0;
+  int heads = 0;  // their size; of latent decodes, whose sizes are DeepSeek's, their number
   std::string_view format;  // what is quantised, "int8 level 1"
   std::string_view batch;   // "2q8k"; 32 query heads on 8 KV heads
   double value = 0;
@@ -41,8 +41,8 @@ std::span<const MeasuredQuantising> measured_quantising();
 std::string_view verdict_of(const MeasuredQuantising& row);
 
 /// For `attnbench explain`: a name and a text for each figure of the table for the GPU, for the
-/// head size of the problem and its kind of work, or one that says what was not measured. Empty for
-/// latent attention and for operations.
+/// heads of the problem and its kind of work, or one that says what was not measured. Empty for
+/// prompts and lists of latent attention, and for operations.
 std::vector<std::pair<std::string, std::string>> quantising_facts(const Problem& problem,
                                                                   std::string_view gpu);
 

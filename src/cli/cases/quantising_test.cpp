@@ -28,7 +28,7 @@ TEST_CASE("every measured figure names its source, and none is there twice") {
     CHECK(row.own_16_bit > 0);
     CHECK(row.commit.size() == 7);
     CHECK(row.date.size() == 10);
-    CHECK(seen.insert({std::string(row.gpu), static_cast<int>(row.work), row.head_size,
+    CHECK(seen.insert({std::string(row.gpu), static_cast<int>(row.work), row.heads,
                        std::string(row.format), std::string(row.batch)})
               .second);
   }
@@ -71,7 +71,19 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
         "(7ccd69d, 2026-11-28)\n");
   CHECK(texts(problem_of(AttentionType::kMmEncoder, 72, {{64, 64}}), "NVIDIA H200") ==
         "encoder: not measured on NVIDIA H200 with heads of 72\n");
-  CHECK(texts(problem_of(AttentionType::kMla, 128, {{1, 900}}), "NVIDIA H200").empty());
+  Problem latent = problem_of(AttentionType::kMla, 192, {{1, 900}});
+  latent.attention.num_heads = 64;
+  CHECK(texts(latent, "NVIDIA H200") ==
+        "latent decode fp8 query and cache: pays: 1.28 times as fast as 16 bits at 128q1s16k "
+        "(0196814, 2026-11-29)\n");
+  latent.attention.num_heads = 24;
+  CHECK(texts(latent, "NVIDIA H200") ==
+        "latent decode: not measured on NVIDIA H200 with 24 heads\n");
+  latent.batch = {{7, 900}};
+  CHECK(texts(latent, "NVIDIA H200").empty());
+  latent.batch = {{1, 900}};
+  latent.mla.sparse_topk = 64;
+  CHECK(texts(latent, "NVIDIA H200").empty());
 }
 
 }  // namespace attnbench

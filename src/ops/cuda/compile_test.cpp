@@ -235,7 +235,7 @@ TEST_CASE("the kernel of latents compiles for Hopper without undeclared spills")
     const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
     ops->force_kernel(kLatentKernel);
     for (const OperationCase& c : cases) c.run(*ops);
-    CHECK(std::ranges::count(specs, "attention/hopper/latent.cuh", &KernelSpec::source) >= 8);
+    CHECK(std::ranges::count(specs, "attention/latent/latent.cuh", &KernelSpec::source) >= 8);
     return specs;
   });
 }
@@ -285,9 +285,26 @@ TEST_CASE("the kernel of gathered latents compiles for Hopper without undeclared
       ops->force_kernel(forced);
       for (const OperationCase& c : cases) c.run(*ops);
     }
-    CHECK(std::ranges::count(specs, "attention/hopper/gathered.cuh", &KernelSpec::source) >= 9);
+    CHECK(std::ranges::count(specs, "attention/latent/gathered.cuh", &KernelSpec::source) >= 9);
     CHECK(std::ranges::any_of(
         specs, [](const KernelSpec& spec) { return spec.name.ends_with(", in pairs"); }));
+    return specs;
+  });
+}
+
+TEST_CASE("the kernel of latents in e4m3 compiles for Hopper without undeclared spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    std::vector<OperationCase> cases;
+    add_latent_codes_cases(cases);
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
+    ops->force_kernel(kLatentCodesKernel);
+    for (const OperationCase& c : cases) c.run(*ops);
+    for (const char* entry : {"latent_codes", "latent_codes_splits", "latent_codes_plan"}) {
+      CAPTURE(entry);
+      CHECK(std::ranges::count(specs, std::string("attn::") + entry, &KernelSpec::function) > 0);
+    }
     return specs;
   });
 }

@@ -193,6 +193,12 @@ TEST_CASE("gathered latents give on a Hopper GPU what the CPU gives, twice the s
   check_on_hopper(cases, kGatheredKernel);
 }
 
+TEST_CASE("latents in e4m3 give on a Hopper GPU what the CPU gives, twice the same") {
+  std::vector<OperationCase> cases;
+  add_latent_codes_cases(cases);
+  check_on_hopper(cases, kLatentCodesKernel);
+}
+
 TEST_CASE("latents gathered in pairs of CTAs give on a Hopper GPU what the CPU gives, twice") {
   std::vector<OperationCase> cases;
   add_gathered_attend_cases(cases);

@@ -1,4 +1,4 @@
-// Small cases of kernels/attention/hopper/latent.cuh and gathered.cuh, for whoever forces them:
+// Small cases of kernels/attention/latent/latent.cuh and gathered.cuh, for whoever forces them:
 // ragged lengths, rows without keys, all sizes of blocks and ways of loading the query, lists with
 // holes, entries of codes, and all operations.
 #pragma once
@@ -200,6 +200,7 @@ inline void add_latent_attend_cases(std::vector<OperationCase>& cases) {
 }
 
 inline constexpr const char* kGatheredKernel = "hopper_gathered";
+inline constexpr const char* kLatentCodesKernel = "hopper_latent_codes";
 
 /// What hopper_gathered does: `of` says everything but the entries and the lists. With lists its
 /// seq_lens are the lengths of the lists of a request's tokens, its form is kWhole or kPlan.
@@ -210,6 +211,7 @@ struct GatheredCase {
   Dtype query = Dtype::kBF16;
   bool is_rounded = false;
   bool has_lengths = true;  // else all lists are as long as the longest
+  int block_padding = 0;    // entries between the blocks that lists name
 };
 
 /// Entries in e4m3, those of requests in shuffled blocks as set_latent_cache() has them.
@@ -243,18 +245,20 @@ inline attn::SparseParams set_listed_cache(attn::AttendParams& p, const Gathered
       }
     }
   }
+  const int rows_of_block = c.of.block_size + c.block_padding;
   Dtype element = c.of.element;
   if (c.format == attn::MlaEntry::kE4M3) element = Dtype::kE4M3;
   if (c.format == attn::MlaEntry::kDsMla) {
     p.kv.element = attn::Element::kU8;
-    p.kv.key = memory.upload(drawn_ds_mla(slots, 64));
+    p.kv.key = memory.upload(drawn_ds_mla(kBlocks * rows_of_block, 64));
     p.kv.token_stride_key = attn::kDsMlaEntryBytes;
   } else {
-    Tensor cache = poisoned(element, {slots, kLatentEntry});
+    Tensor cache = poisoned(element, {kBlocks * rows_of_block, kLatentEntry});
     std::normal_distribution<float> normal;
     for (int slot = 0; slot < slots; slot += 3) {
+      const attn::i64 row = slot / c.of.block_size * rows_of_block + slot % c.of.block_size;
       for (int i = 0; i < kLatentEntry; ++i) {
-        cache.set(attn::i64{slot} * kLatentEntry + i, normal(random));
+        cache.set(row * kLatentEntry + i, normal(random));
       }
     }
     p.kv.element = element_of(element);
@@ -263,7 +267,7 @@ inline attn::SparseParams set_listed_cache(attn::AttendParams& p, const Gathered
   }
   if (c.format == attn::MlaEntry::kE4M3) p.kv.k_scale = memory.upload(std::vector<float>{0.6f});
   p.kv.block_size = c.of.block_size;
-  p.kv.block_stride = c.of.block_size * p.kv.token_stride_key;
+  p.kv.block_stride = rows_of_block * p.kv.token_stride_key;
   attn::SparseParams sparse{};
   sparse.format = c.format;
   sparse.slots = memory.upload(listed);
@@ -355,7 +359,7 @@ inline std::vector<GatheredCase> gathered_cases() {
           {.of = {.name = "listed fp8_ds_mla",
                   .query_lens = {1, 3, 1},
                   .seq_lens = {70, 200, 256},
-                  .softmax_scale = 0.01f},
+                  .softmax_scale = 0.002f},
            .format = MlaEntry::kDsMla},
           {.of = {.name = "listed fp8_ds_mla plan, 128 heads of two tokens",
                   .form = LatentForm::kPlan,
@@ -363,19 +367,20 @@ inline std::vector<GatheredCase> gathered_cases() {
                   .query_lens = {2, 2},
                   .seq_lens = {192, 192},
                   .parts = 2,
-                  .softmax_scale = 0.01f},
+                  .softmax_scale = 0.002f},
            .format = MlaEntry::kDsMla,
            .has_lengths = false},
           {.of = {.name = "listed fp8_ds_mla, 96 heads",
                   .heads = 96,
                   .query_lens = {1, 3, 1},
                   .seq_lens = {70, 200, 256},
-                  .softmax_scale = 0.01f},
+                  .softmax_scale = 0.002f},
            .format = MlaEntry::kDsMla},
           {.of = {.name = "listed bf16, 24 heads",
                   .heads = 24,
                   .query_lens = {1, 2, 1},
-                  .seq_lens = {300, 129, 64}}},
+                  .seq_lens = {300, 129, 64}},
+           .block_padding = 3},
           {.of = {.name = "listed e4m3, 32 heads",
                   .heads = 32,
                   .query_lens = {1, 2},
@@ -396,7 +401,8 @@ inline std::vector<GatheredCase> gathered_cases() {
                   .block_size = 16,
                   .query_lens = {4, 2, 3},
                   .seq_lens = {66, 2, 161},
-                  .parts = 4},
+                  .parts = 4,
+                  .softmax_scale = 0.005f},
            .format = MlaEntry::kE4M3,
            .is_listed = false,
            .query = kE4M3},
@@ -420,7 +426,8 @@ inline std::vector<GatheredCase> gathered_cases() {
            .is_listed = false},
           {.of = {.name = "e4m3 entries and queries, one token, odd tiles, no keys",
                   .query_lens = {1, 1, 0, 1},
-                  .seq_lens = {0, 65, 192, 385}},
+                  .seq_lens = {0, 65, 192, 385},
+                  .softmax_scale = 0.005f},
            .format = MlaEntry::kE4M3,
            .is_listed = false,
            .query = kE4M3},
@@ -446,7 +453,8 @@ inline std::vector<GatheredCase> gathered_cases() {
                   .heads = 96,
                   .query_lens = {1, 1, 1},
                   .seq_lens = {400, 2, 161},
-                  .parts = 4},
+                  .parts = 4,
+                  .softmax_scale = 0.005f},
            .format = MlaEntry::kE4M3,
            .is_listed = false,
            .query = kE4M3},
@@ -455,7 +463,61 @@ inline std::vector<GatheredCase> gathered_cases() {
                   .form = LatentForm::kPlan,
                   .query_lens = {1, 1, 1},
                   .seq_lens = {400, 2, 161},
-                  .parts = 4},
+                  .parts = 4,
+                  .softmax_scale = 0.005f},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, splits to f32, two tokens of 8 heads, NaN",
+                  .output = kF32,
+                  .form = LatentForm::kSplits,
+                  .heads = 8,
+                  .query_lens = {2, 1, 2},
+                  .seq_lens = {66, 128, 700},
+                  .softmax_scale = 0.005f,
+                  .has_nan_in_last_key = true},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, one token, many tiles",
+                  .query_lens = {1, 1},
+                  .seq_lens = {1500, 700},
+                  .softmax_scale = 0.005f},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, two tokens of 16 heads, many tiles",
+                  .query_lens = {2, 1, 2},
+                  .seq_lens = {500, 64, 1030},
+                  .softmax_scale = 0.005f,
+                  .has_nan_in_last_key = true},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, three tokens of 40 heads, splits, NaN",
+                  .form = LatentForm::kSplits,
+                  .heads = 40,
+                  .query_lens = {3, 1, 2, 1},
+                  .seq_lens = {500, 0, 129, 1030},
+                  .softmax_scale = 0.005f,
+                  .has_nan_in_last_key = true},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, 64 heads, odd tiles, blocks of 128",
+                  .output = kF32,
+                  .heads = 64,
+                  .block_size = 128,
+                  .query_lens = {1, 1, 2},
+                  .seq_lens = {300, 64, 31},
+                  .softmax_scale = 0.005f},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries and queries, one key outweighs the others",
+                  .block_size = 32,
+                  .seq_lens = {100, 256, 31},
+                  .softmax_scale = 0.03f},
            .format = MlaEntry::kE4M3,
            .is_listed = false,
            .query = kE4M3},
@@ -464,6 +526,19 @@ inline std::vector<GatheredCase> gathered_cases() {
                   .softmax_scale = 4.0f},
            .format = MlaEntry::kE4M3,
            .is_listed = false}};
+}
+
+/// Those that hopper_latent_codes takes.
+inline bool is_of_latent_codes(const GatheredCase& c) {
+  return c.query == Dtype::kE4M3 && !c.is_listed;
+}
+inline void add_latent_codes_cases(std::vector<OperationCase>& cases) {
+  for (const GatheredCase& c : gathered_cases()) {
+    constexpr double kTolerance = 4e-2;
+    if (!is_of_latent_codes(c)) continue;
+    cases.push_back(
+        {c.of.name, kTolerance, [c](Ops& o) { return run_gathered_attend(o, c); }, kTolerance / 2});
+  }
 }
 
 inline void add_gathered_attend_cases(std::vector<OperationCase>& cases) {

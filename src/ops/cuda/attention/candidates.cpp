@@ -37,8 +37,9 @@ std::string_view heeded(const AttendCall& call, std::string_view forced) {
 
 const std::vector<const AttendCandidate*>& attend_candidates() {
   static const std::vector<const AttendCandidate*> candidates{
-      &kF32Candidate,    &kDecodeCandidate,   &kHopperPrefillCandidate, &kPrefillCandidate,
-      &kLatentCandidate, &kGatheredCandidate, &kHopperTilesCandidate,   &kGeneralCandidate,
+      &kF32Candidate,      &kDecodeCandidate,      &kHopperPrefillCandidate,
+      &kPrefillCandidate,  &kLatentCandidate,      &kLatentCodesCandidate,
+      &kGatheredCandidate, &kHopperTilesCandidate, &kGeneralCandidate,
   };
   return candidates;
 }

@@ -68,6 +68,7 @@ extern const AttendCandidate kF32Candidate;            // f32.cpp
 extern const AttendCandidate kDecodeCandidate;         // tiled.cpp
 extern const AttendCandidate kPrefillCandidate;        // tiled.cpp
 extern const AttendCandidate kLatentCandidate;         // hopper_latent.cpp
+extern const AttendCandidate kLatentCodesCandidate;    // hopper_latent_codes.cpp
 extern const AttendCandidate kGatheredCandidate;       // hopper_gathered.cpp
 extern const AttendCandidate kGeneralCandidate;        // general.cpp
 extern const AttendCandidate kHopperPrefillCandidate;  // hopper_prefill.cpp

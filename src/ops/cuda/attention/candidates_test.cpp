@@ -105,7 +105,8 @@ TEST_CASE(
     "general") {
   CHECK(attend_candidate_names() ==
         std::vector<std::string>{"f32", "decode", "hopper_prefill", "prefill", "hopper_latent",
-                                 "hopper_gathered", "hopper_tiles", "general"});
+                                 "hopper_latent_codes", "hopper_gathered", "hopper_tiles",
+                                 "general"});
   CHECK(Form(16).chosen() == "decode");  // 64 rows of 4 heads that share one
   CHECK(Form(17).chosen() == "hopper_prefill");
   CHECK(Form(17).chosen(AttendOperation::kWhole, "prefill") == "prefill");
@@ -204,6 +205,8 @@ TEST_CASE("a decision has every kernel once, and what became of it") {
       {"hopper_prefill", true, true, ""},
       {"prefill", false, true, ""},
       {"hopper_latent", false, false, "head sizes 128 and 128: it is for 576 and 512"},
+      {"hopper_latent_codes", false, false,
+       "bf16 queries over bf16 entries: it multiplies e4m3 by e4m3"},
       {"hopper_gathered", false, false,
        "bf16 entries in blocks: it is for lists of entries, and for e4m3"},
       {"hopper_tiles", false, false, "it has no form of attend"},
@@ -378,6 +381,43 @@ TEST_CASE("lists of latents and e4m3 ones are gathered") {
         "rows of output lie on multiples of 8 bytes, 16 are needed");
 }
 
+TEST_CASE("latents in e4m3 are those of a kernel of their own where the query is in e4m3, too") {
+  using attn::Element;
+  Form codes = latent_form();
+  codes.params.query_element = codes.params.kv.element = Element::kE4M3;
+  for (const AttendOperation operation :
+       {AttendOperation::kWhole, AttendOperation::kSplits, AttendOperation::kPlan}) {
+    CHECK(codes.chosen(operation) == "hopper_latent_codes");
+    CHECK(codes.chosen(operation, "hopper_gathered") == "hopper_gathered");
+  }
+  const auto reason_with = [&](const auto& change) {
+    Form changed = codes;
+    change(changed.params);
+    return changed.reason("hopper_latent_codes", AttendOperation::kWhole);
+  };
+  CHECK(reason_with([](attn::AttendParams&) {}) == "");
+  CHECK(reason_with([](attn::AttendParams& p) { p.query_element = Element::kBF16; }) ==
+        "bf16 queries over e4m3 entries: it multiplies e4m3 by e4m3");
+  CHECK(reason_with([](attn::AttendParams& p) { p.kv.round_dequantized = 1; }) ==
+        "entries that are rounded: it takes codes as they are");
+  CHECK(reason_with([](attn::AttendParams& p) { p.output_element = Element::kE4M3; }) ==
+        "output in e4m3: it stores 16 bits or f32");
+  CHECK(reason_with([](attn::AttendParams& p) { p.query_head_stride = 584; }) ==
+        "rows of queries lie on multiples of 8 bytes, 16 are needed");
+  CHECK(reason_with([](attn::AttendParams& p) { p.head_size = 320; }) ==
+        "head sizes 320 and 512: it is for 576 and 512");
+  CHECK(reason_with([](attn::AttendParams& p) { p.kv.block_size = 48; }) ==
+        "blocks of 48 keys: it takes 16, 32 and multiples of 64");
+  CHECK(reason_with([](attn::AttendParams& p) { p.score.window_left = 7; }) ==
+        "masks: it has the causal one");
+  CHECK(reason_with([](attn::AttendParams& p) { p.e4m3_probability = 1; }) ==
+        "codes of one byte: scores, probabilities and output have 16 or 32 bits");
+  CHECK(codes.reason("hopper_latent_codes", AttendOperation::kSegments) ==
+        "it has no form of attend_segments");
+  CHECK(decide_attend(target_of_sm(80), codes.call(), {}).candidates[5].reason ==
+        "compute capability 80: it is for 90");
+}
+
 TEST_CASE("the covering cases take every kernel, and every one of them is forced in some case") {
   std::set<std::string> taken;
   std::set<std::string> fitting;
@@ -386,12 +426,18 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
   add_latent_attend_cases(cases);
   const std::size_t latents = cases.size();
   add_gathered_attend_cases(cases);
+  const std::size_t gathered = cases.size();
+  add_latent_codes_cases(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const OperationCase& c = cases[i];
     std::vector<KernelSpec> specs;
     std::vector<AttendDecision> decisions;
     const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs, &decisions);
-    if (i >= unforced) ops->force_kernel(i < latents ? kLatentKernel : kGatheredKernel);
+    if (i >= unforced) {
+      ops->force_kernel(i < latents    ? kLatentKernel
+                        : i < gathered ? kGatheredKernel
+                                       : kLatentCodesKernel);
+    }
     c.run(*ops);
     for (const AttendDecision& decision : decisions) {
       for (const CandidateVerdict& verdict : decision.candidates) {
@@ -402,8 +448,10 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
     }
   }
   CHECK(taken.size() == attend_candidates().size());
-  // Those of latents and of lists of tiles are the choice wherever they fit.
-  CHECK(fitting == std::set<std::string>{"decode", "hopper_prefill", "prefill", "general"});
+  // Those of latents and of lists of tiles are the choice wherever they fit, but for latents in
+  // e4m3, which two kernels take and either is forced to.
+  CHECK(fitting == std::set<std::string>{"decode", "hopper_prefill", "prefill",
+                                         "hopper_latent_codes", "hopper_gathered", "general"});
 }
 
 TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a launch of its own") {

@@ -1,12 +1,13 @@
 // The candidate of MLA latents on Hopper whose keys are gathered by threads:
-// kernels/attention/hopper/gathered.cuh, for lists of slots (sparse MLA) over entries of 16 bits,
+// kernels/attention/latent/gathered.cuh, for lists of slots (sparse MLA) over entries of 16 bits,
 // e4m3 and "fp8_ds_mla", and for dense decodes over e4m3 entries. What the copy engine can bring is
 // hopper_latent's.
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "core/error.h"
-#include "kernels/attention/hopper/gathered_layout.cuh"
+#include "kernels/attention/latent/gathered_layout.cuh"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/attention/spec.h"
 #include "ops/cuda/vector_choice.h"
@@ -129,8 +130,15 @@ std::string cache_misfit(const AttendCall& call) {
                         .stride(kv.token_stride_key, element)
                         .stride(kv.block_stride, element)
                         .common_bytes();
-  if (bytes >= kVectorBytes) return "";
-  return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes, kVectorBytes);
+  if (bytes < kVectorBytes) {
+    return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes, kVectorBytes);
+  }
+  constexpr std::int64_t kMostStride = std::numeric_limits<int>::max() / 2;
+  if (kv.token_stride_key <= 0 || kv.block_stride > kMostStride ||
+      kv.block_stride % kv.token_stride_key != 0) {
+    return "blocks that do not start on a multiple of entries: it counts in entries";
+  }
+  return "";
 }
 
 /// Lists have no masks, and nobody looks at what the parameters say of them.
@@ -231,7 +239,7 @@ KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options)
   // Rows of a list are of one token.
   const bool few = options.few && (call.sparse != nullptr ? p.num_heads : max_packed_rows(p)) <= 16;
   KernelSpec spec;
-  spec.source = "attention/hopper/gathered.cuh";
+  spec.source = "attention/latent/gathered.cuh";
   spec.function = "attn::" + entry;
   spec.constants = {{"attn::Element kElement", spec_name(product_element(p))},
                     {"attn::Element kQuery", spec_name(p.query_element)},

@@ -1,11 +1,11 @@
-// The candidate of MLA latents on Hopper: kernels/attention/hopper/latent.cuh, for decodes over
+// The candidate of MLA latents on Hopper: kernels/attention/latent/latent.cuh, for decodes over
 // 16-bit entries of DeepSeek's sizes. Everything else of MLA (listed keys, one-byte entries, other
 // sizes and machines) is the general kernel's.
 #include <algorithm>
 #include <string>
 
 #include "core/error.h"
-#include "kernels/attention/hopper/latent_layout.cuh"
+#include "kernels/attention/latent/latent_layout.cuh"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/attention/spec.h"
 #include "ops/cuda/vector_choice.h"
@@ -41,7 +41,9 @@ std::string elements_misfit(const attn::AttendParams& p) {
   return "";
 }
 
-std::string sizes_misfit(const attn::AttendParams& p) {
+}  // namespace
+
+std::string latent_sizes_misfit(const attn::AttendParams& p) {
   constexpr int kEntry = attn::kLatentValues + attn::kLatentRope;
   if (p.head_size != kEntry || p.v_head_size != attn::kLatentValues) {
     return fmt::format("head sizes {} and {}: it is for {} and {}", p.head_size, p.v_head_size,
@@ -51,8 +53,7 @@ std::string sizes_misfit(const attn::AttendParams& p) {
   return "";
 }
 
-/// The value of a key has to be its first columns, in blocks of which a box takes whole rows.
-std::string cache_misfit(const attn::AttendParams& p) {
+std::string latent_pages_misfit(const attn::AttendParams& p) {
   const attn::KvParams& kv = p.kv;
   if (kv.block_table == nullptr) return "keys that are not in blocks: it goes by a block table";
   if (kv.key != kv.value || kv.token_stride_key != kv.token_stride_value) {
@@ -73,8 +74,6 @@ std::string cache_misfit(const attn::AttendParams& p) {
   }
   return "";
 }
-
-}  // namespace
 
 /// MLA has neither masks but the causal one nor transforms of scores.
 std::string latent_score_misfit(const attn::AttendParams& p) {
@@ -117,8 +116,8 @@ std::string latent_misfit(const Target& target, const AttendCall& call) {
     return fmt::format("it needs {} bytes of shared memory of {}", attn::kLatentSharedBytes,
                        target.max_shared_bytes);
   }
-  for (const auto& misfit :
-       {elements_misfit, sizes_misfit, cache_misfit, latent_score_misfit, latent_output_misfit}) {
+  for (const auto& misfit : {elements_misfit, latent_sizes_misfit, latent_pages_misfit,
+                             latent_score_misfit, latent_output_misfit}) {
     if (std::string reason = misfit(*call.params); !reason.empty()) return reason;
   }
   return "";
@@ -201,7 +200,7 @@ namespace {
 KernelSpec latent_spec(const attn::AttendParams& p, const std::string& entry, int box,
                        bool evict_first) {
   KernelSpec spec;
-  spec.source = "attention/hopper/latent.cuh";
+  spec.source = "attention/latent/latent.cuh";
   spec.function = "attn::" + entry;
   spec.constants = {
       {"attn::Element kElement", spec_name(p.query_element)},

@@ -103,7 +103,11 @@ std::int64_t max_packed_rows(const attn::AttendParams& params);
 
 // What the kernels of MLA latents on Hopper share, in hopper_latent.cpp.
 
-/// Why they cannot do masks and transforms of scores, or the output; empty where they can.
+/// Why they cannot do the head sizes, the cache, of which a value has to be the first columns of
+/// its key, in blocks of which a box takes whole rows, masks and transforms of scores, or the
+/// output; empty where they can.
+std::string latent_sizes_misfit(const attn::AttendParams& params);
+std::string latent_pages_misfit(const attn::AttendParams& params);
 std::string latent_score_misfit(const attn::AttendParams& params);
 std::string latent_output_misfit(const attn::AttendParams& params);
 /// Rows of a box of queries, which lie in one sequence; 0: the copy engine cannot take them, and

@@ -167,7 +167,9 @@ inline Tensor drawn_ds_mla(int entries, unsigned seed) {
       entry[i] = static_cast<std::byte>(random() % 0x60 | (random() % 2) << 7);
     }
     for (int i = 0; i < 4; ++i) {
-      const float scale = 0.01f * (1.0f + static_cast<float>(random() % 7));
+      // Some far below the others of the entry.
+      const float unit = random() % 5 == 0 ? 1e-5f : 0.01f;
+      const float scale = unit * (1.0f + static_cast<float>(random() % 7));
       std::memcpy(entry + attn::kDsMlaLatent + 4 * i, &scale, sizeof scale);
     }
     for (int i = 0; i < attn::kDsMlaRope; ++i) {

@@ -15,23 +15,31 @@
 #define this_thread ptx_this_thread
 #define store_word ptx_store_word
 #define store_words ptx_store_words
+#define load_words ptx_load_words
+#define load_two_words ptx_load_two_words
 #define check_shared_base ptx_check_shared_base
 #define multiply_scores ptx_multiply_scores
 #define multiply_values ptx_multiply_values
 #define multiply_few_scores ptx_multiply_few_scores
 #define multiply_few_values ptx_multiply_few_values
-#include "kernels/ptx/wgmma_latent.cuh"
+#define multiply_code_scores ptx_multiply_code_scores
+#define multiply_code_values ptx_multiply_code_values
+#include "kernels/ptx/wgmma_codes.cuh"
 #undef pin
 #undef num_ctas
 #undef this_cta
 #undef this_thread
 #undef store_word
 #undef store_words
+#undef load_words
+#undef load_two_words
 #undef check_shared_base
 #undef multiply_scores
 #undef multiply_values
 #undef multiply_few_scores
 #undef multiply_few_values
+#undef multiply_code_scores
+#undef multiply_code_values
 
 namespace attn {
 
@@ -46,6 +54,14 @@ inline void store_word(u32 address, u32 word) {
 inline void store_words(u32 address, const u32 (&words)[4]) {
   if (address % 16 != 0) throw std::logic_error("a store off 16 bytes");
   std::memcpy(own_memory(address), words, sizeof words);
+}
+inline void load_words(u32 address, u32 (&words)[4]) {
+  if (address % 16 != 0) throw std::logic_error("a load off 16 bytes");
+  std::memcpy(words, own_memory(address), sizeof words);
+}
+inline void load_two_words(u32 address, u32 (&words)[2]) {
+  if (address % 8 != 0) throw std::logic_error("a load off 8 bytes");
+  std::memcpy(words, own_memory(address), sizeof words);
 }
 inline void check_shared_base(u32) {}
 
@@ -154,6 +170,31 @@ void multiply_few_values(float (&sums)[8], u64 left, u64 right) {
           return attnbench::cuda::number_of<kElement>(b.template along<u16>(column, k));
         });
   });
+}
+
+/// Steps of 32 codes are two of 16.
+template <int kRows>
+void multiply_code_scores(float (&sums)[kRows / 2], u64 left, u64 right, bool adds) {
+  float* const to = sums;
+  attnbench::cuda::running_hopper->products().open.push_back([=] {
+    const attnbench::cuda::EmulatedOperand a(left);
+    const attnbench::cuda::EmulatedOperand b(right);
+    for (int first = 0; first < 32; first += 16) {
+      add_step(
+          to, kRows / 8, adds || first != 0,
+          [&](int row, int k) {
+            return attnbench::cuda::number_of<Element::kE4M3>(a.template along<u8>(row, first + k));
+          },
+          [&](int k, int column) {
+            return attnbench::cuda::number_of<Element::kE4M3>(
+                b.template along<u8>(column, first + k));
+          });
+    }
+  });
+}
+template <int kRows>
+void multiply_code_values(float (&sums)[kRows / 2], const u32 (&left)[4], u64 right) {
+  queue_product<Element::kF16>(sums, kRows / 8, true, left, right, false);
 }
 
 }  // namespace attn

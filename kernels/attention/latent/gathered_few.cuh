@@ -11,8 +11,8 @@
 // Rows 16 to 63 of the query's tile, which no query has, hold the weights and, at the end, outputs.
 #pragma once
 
-#include "kernels/attention/hopper/gathered_loads.cuh"
-#include "kernels/attention/hopper/latent_stores.cuh"
+#include "kernels/attention/latent/gathered_loads.cuh"
+#include "kernels/attention/latent/latent_stores.cuh"
 
 namespace attn {
 

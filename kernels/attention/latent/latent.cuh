@@ -10,7 +10,7 @@
 // (of the L2 for keys)
 #pragma once
 
-#include "kernels/attention/hopper/latent_products.cuh"
+#include "kernels/attention/latent/latent_products.cuh"
 
 namespace attn {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/attention/general_parts.cuh"
-#include "kernels/attention/hopper/latent_layout.cuh"
+#include "kernels/attention/latent/latent_layout.cuh"
 #include "kernels/ptx/wgmma_latent.cuh"
 
 namespace attn {

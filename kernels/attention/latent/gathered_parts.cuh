@@ -3,10 +3,15 @@
 // key is looked up, in a list or in the block table of a request.
 #pragma once
 
-#include "kernels/attention/hopper/gathered_layout.cuh"
-#include "kernels/attention/hopper/latent_parts.cuh"
+#include "kernels/attention/latent/gathered_layout.cuh"
+#include "kernels/attention/latent/latent_parts.cuh"
 
 namespace attn {
+
+/// From a block of the cache to the next, in entries; strides are below 2^31 (hopper_gathered.cpp).
+__device__ __forceinline__ int entries_of_block(const KvParams& kv) {
+  return static_cast<int>(kv.block_stride) / static_cast<int>(kv.token_stride_key);
+}
 
 /// Rows of one token, against the keys of its list.
 struct ListedRows {
@@ -62,11 +67,12 @@ struct ListedKeys {
         sparse(lists),
         slots(lists.slots + token_of(item.tile, 0) * lists.slots_stride) {}
   __device__ int number(int key, int end) const { return key < end ? slots[key] : -1; }
-  /// Of its entry, in elements of the cache; -1 where there is no key.
-  __device__ i64 place(int number, int) const {
+  /// Of its entry, counted in entries; -1 where there is no key.
+  __device__ int place(int number, int) const {
     if (number < 0 || number >= sparse.num_slots) return -1;
     const KvParams& kv = params.kv;
-    return number / kv.block_size * kv.block_stride + number % kv.block_size * kv.token_stride_key;
+    if (kv.block_stride == kv.block_size * kv.token_stride_key) return number;
+    return number / kv.block_size * entries_of_block(kv) + number % kv.block_size;
   }
 };
 /// The same by the block table of the item's request.
@@ -79,10 +85,13 @@ struct PagedKeys {
   __device__ int number(int key, int end) const {
     return key < end ? table[key / params.kv.block_size] : -1;
   }
-  __device__ i64 place(int number, int key) const {
+  __device__ int place(int number, int key) const {
     if (number < 0) return -1;
     const KvParams& kv = params.kv;
-    return number * kv.block_stride + key % kv.block_size * kv.token_stride_key;
+    const int slot = key % kv.block_size;
+    if (kv.block_stride == kv.block_size * kv.token_stride_key)
+      return number * kv.block_size + slot;
+    return number * entries_of_block(kv) + slot;
   }
 };
 

@@ -1,8 +1,8 @@
 // What latent.cuh leaves behind for an item: output and LSE of its rows, or a partial result.
 #pragma once
 
-#include "kernels/attention/hopper/latent_parts.cuh"
-#include "kernels/attention/hopper/latent_steps.cuh"
+#include "kernels/attention/latent/latent_parts.cuh"
+#include "kernels/attention/latent/latent_steps.cuh"
 
 namespace attn {
 

@@ -17,8 +17,8 @@
 // pair for both)
 #pragma once
 
-#include "kernels/attention/hopper/gathered_few.cuh"
-#include "kernels/attention/hopper/gathered_loads.cuh"
+#include "kernels/attention/latent/gathered_few.cuh"
+#include "kernels/attention/latent/gathered_loads.cuh"
 
 namespace attn {
 

@@ -3,7 +3,7 @@
 // are.
 #pragma once
 
-#include "kernels/attention/hopper/latent_layout.cuh"
+#include "kernels/attention/latent/latent_layout.cuh"
 #include "kernels/params_mla.h"
 
 namespace attn {

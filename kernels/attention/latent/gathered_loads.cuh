@@ -6,8 +6,8 @@
 // they go is free: as soon as one vector has been stored, the same registers load the next half.
 #pragma once
 
-#include "kernels/attention/hopper/gathered_parts.cuh"
-#include "kernels/attention/hopper/latent_products.cuh"
+#include "kernels/attention/latent/gathered_parts.cuh"
+#include "kernels/attention/latent/latent_products.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/cp_async.cuh"
@@ -43,15 +43,22 @@ __device__ __forceinline__ u32 gathered_at(int part, int tile, int piece, int st
 /// The other one of the two parts of converted codes.
 __device__ __forceinline__ u32 other_part(u32 at) { return at ^ 16; }
 
+/// The entries of a cache, by their places; strides in bytes.
+struct Entries {
+  const char* first;
+  int stride;
+  __device__ const char* at(int place) const { return first + static_cast<i64>(place) * stride; }
+};
+
 /// Place of the key that this lane loads in a step of a tile; -1: none.
-__device__ __forceinline__ i64 place_in_step(i64 places, int tile, int step,
+__device__ __forceinline__ int place_in_step(int places, int tile, int step,
                                              const GatherThread& thread) {
   return __shfl_sync(0xFFFFFFFFu, places, tile * 16 + step * 4 + thread.lane / 8);
 }
 
 /// Says which keys of a tile there are, by the warp; others see it after its next arrival.
 template <class Config>
-__device__ __forceinline__ void note_seen(i64 places, int tile, const GatherThread& thread) {
+__device__ __forceinline__ void note_seen(int places, int tile, const GatherThread& thread) {
   const u32 seen = __ballot_sync(0xFFFFFFFFu, places >= 0) >> tile * 16 & kAllSeen;
   if (thread.lane != 0) return;
   store_word(of_cta<Config>(static_cast<u32>(gathered_seen_at(tile, thread.warp))), seen);
@@ -59,16 +66,16 @@ __device__ __forceinline__ void note_seen(i64 places, int tile, const GatherThre
 
 /// Copies the pieces of a half; those of keys that are none become 0.
 template <class Config>
-__device__ __forceinline__ void copy_half(const char* base, i64 places, GatheredHalf at,
+__device__ __forceinline__ void copy_half(const Entries& entries, int places, GatheredHalf at,
                                           const GatherThread& thread) {
   const int first = at.half * kLatentHalfPieces;
   const char* from[kGatherSteps];
   u32 holes = 0;
 #pragma unroll
   for (int step = 0; step < kGatherSteps; ++step) {
-    const i64 place = place_in_step(places, at.tile, step, thread);
+    const int place = place_in_step(places, at.tile, step, thread);
     if (place < 0) holes |= 1u << step;
-    from[step] = base + (place < 0 ? 0 : place) * 2 + thread.lane % 8 * 16;
+    from[step] = entries.at(place < 0 ? 0 : place) + thread.lane % 8 * 16;
   }
   const auto copy = [&](int piece) {
 #pragma unroll
@@ -99,22 +106,22 @@ __device__ __forceinline__ uint4 load_codes(const char* at, bool is_key) {
   return *reinterpret_cast<const uint4*>(at);
 }
 /// The key of one step.
-__device__ __forceinline__ void load_ahead(CodesAhead& ahead, int step, const char* base,
-                                           i64 places, GatheredHalf at,
+__device__ __forceinline__ void load_ahead(CodesAhead& ahead, int step, const Entries& entries,
+                                           int places, GatheredHalf at,
                                            const GatherThread& thread) {
-  const i64 place = place_in_step(places, at.tile, step, thread);
-  const char* const codes = base + place + gathered_code(at.half, 0, thread.lane);
+  const int place = place_in_step(places, at.tile, step, thread);
+  const char* const codes = entries.at(place) + gathered_code(at.half, 0, thread.lane);
 #pragma unroll
   for (int chunk = 0; chunk < 2; ++chunk) {
     ahead.codes[step][chunk] = load_codes(codes + chunk * kDsMlaTile, place >= 0);
   }
 }
 template <MlaEntry kFormat>
-__device__ __forceinline__ float load_scale_ahead(const char* base, i64 places, GatheredHalf at,
-                                                  const GatherThread& thread) {
+__device__ __forceinline__ float load_scale_ahead(const Entries& entries, int places,
+                                                  GatheredHalf at, const GatherThread& thread) {
   if constexpr (kFormat != MlaEntry::kDsMla) return 1.0f;
-  const i64 place = __shfl_sync(0xFFFFFFFFu, places, at.tile * 16 + thread.lane % 16);
-  const char* const scale = base + place + kDsMlaLatent + (at.half * 2 + thread.lane / 16) * 4;
+  const int place = __shfl_sync(0xFFFFFFFFu, places, at.tile * 16 + thread.lane % 16);
+  const char* const scale = entries.at(place) + kDsMlaLatent + (at.half * 2 + thread.lane / 16) * 4;
   return place < 0 ? 0.0f : *reinterpret_cast<const float*>(scale);
 }
 
@@ -145,12 +152,12 @@ __device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32
 /// Stores a half that has been loaded, and loads the one that follows it (`next_places`, `next`)
 /// into the same registers.
 template <class Config>
-__device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base, GatheredHalf at,
-                                             i64 next_places, GatheredHalf next, float scale,
-                                             const GatherThread& thread) {
+__device__ __forceinline__ void convert_half(CodesAhead& ahead, const Entries& entries,
+                                             GatheredHalf at, int next_places, GatheredHalf next,
+                                             float scale, const GatherThread& thread) {
   constexpr MlaEntry kFormat = Config::kFormat;
   const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
-  const float next_scale = load_scale_ahead<kFormat>(base, next_places, next, thread);
+  const float next_scale = load_scale_ahead<kFormat>(entries, next_places, next, thread);
 #pragma unroll
   for (int step = 0; step < kGatherSteps; ++step) {
 #pragma unroll
@@ -163,7 +170,7 @@ __device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base
       store_codes<Config, Config::kPaired>(ahead.codes[step][chunk], factor, to, other_part(to),
                                            thread.lane / 4 % 2 != 0, full);
     }
-    load_ahead(ahead, step, base, next_places, next, thread);
+    load_ahead(ahead, step, entries, next_places, next, thread);
   }
   ahead.scale = next_scale;
 }
@@ -174,12 +181,12 @@ constexpr int kRopeSteps = 2;
 __device__ __forceinline__ int rope_key(int step, const GatherThread& thread) {
   return step * 8 + thread.lane / 4;  // of the warp's
 }
-__device__ __forceinline__ void load_rope_codes(uint4 (&codes)[kRopeSteps], const char* base,
-                                                i64 places, int tile, const GatherThread& thread) {
+__device__ __forceinline__ void load_rope_codes(uint4 (&codes)[kRopeSteps], const Entries& entries,
+                                                int places, int tile, const GatherThread& thread) {
 #pragma unroll
   for (int step = 0; step < kRopeSteps; ++step) {
-    const i64 place = __shfl_sync(0xFFFFFFFFu, places, tile * 16 + rope_key(step, thread));
-    codes[step] = load_codes(base + place + kLatentValues + thread.lane % 4 * 16, place >= 0);
+    const int place = __shfl_sync(0xFFFFFFFFu, places, tile * 16 + rope_key(step, thread));
+    codes[step] = load_codes(entries.at(place) + kLatentValues + thread.lane % 4 * 16, place >= 0);
   }
 }
 /// Four lanes have even parts of an even row and four others those of an odd one, so they meet in
@@ -199,15 +206,15 @@ __device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps
 }
 /// k_pe of "fp8_ds_mla", which has 16 bits.
 template <class Config>
-__device__ __forceinline__ void copy_rope(const char* base, i64 places, GatheredHalf at,
+__device__ __forceinline__ void copy_rope(const Entries& entries, int places, GatheredHalf at,
                                           const GatherThread& thread) {
   constexpr int kRopeAt = kDsMlaLatent + kDsMlaLatent / kDsMlaTile * 4;
   const int part = thread.lane % 8;
 #pragma unroll
   for (int step = 0; step < kGatherSteps; ++step) {
-    const i64 place = place_in_step(places, at.tile, step, thread);
+    const int place = place_in_step(places, at.tile, step, thread);
     copy_async<16>(gathered_at(thread.copied, at.tile, kLatentRopePiece, step),
-                   base + (place < 0 ? 0 : place + kRopeAt + part * 16), place >= 0);
+                   entries.at(place < 0 ? 0 : place) + kRopeAt + part * 16, place >= 0);
   }
   arrive_after_copies(of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces)));
 }
@@ -223,26 +230,26 @@ constexpr int kStepsAhead = Config::kPaired ? 2 : kHalvesAhead<Config>;
 /// One step of a pair of tiles: a half goes where it belongs, and the one that comes kStepsAhead
 /// later is loaded in its place.
 template <class Config>
-__device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base, int step,
-                                            i64 places, i64 next_places, u32 parity, float scale,
+__device__ __forceinline__ void gather_half(CodesAhead& ahead, const Entries& entries, int step,
+                                            int places, int next_places, u32 parity, float scale,
                                             const GatherThread& thread) {
   constexpr MlaEntry kFormat = Config::kFormat;
   const GatheredHalf at = gathered_half(step);
   const u32 full = of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces));
   uint4 rope[kRopeSteps];
   if constexpr (kFormat == MlaEntry::kE4M3) {
-    if (at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
+    if (at.has_rope()) load_rope_codes(rope, entries, places, at.tile, thread);
   }
   await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
   if (!at.has_rope()) note_seen<Config>(places, at.tile, thread);
   if constexpr (is_copied(kFormat)) {
-    copy_half<Config>(base, places, at, thread);
+    copy_half<Config>(entries, places, at, thread);
     if (!at.has_rope() && thread.lane == 0) arrive(full);
   } else {
     if constexpr (kFormat == MlaEntry::kDsMla) {
-      if (at.has_rope()) copy_rope<Config>(base, places, at, thread);
+      if (at.has_rope()) copy_rope<Config>(entries, places, at, thread);
     }
-    convert_half<Config>(ahead, base, at, next_places,
+    convert_half<Config>(ahead, entries, at, next_places,
                          gathered_half((step + kStepsAhead<Config>) % kGatheredHalves), scale,
                          thread);
     if constexpr (kFormat == MlaEntry::kE4M3) {
@@ -256,18 +263,18 @@ __device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base,
 
 /// One step of a pair of tiles whose half the other CTA converts and sends.
 template <class Config>
-__device__ __forceinline__ void receive_half(const char* base, int step, i64 places, u32 parity,
-                                             float scale, const GatherThread& thread) {
+__device__ __forceinline__ void receive_half(const Entries& entries, int step, int places,
+                                             u32 parity, float scale, const GatherThread& thread) {
   constexpr bool kCopiesRope = Config::kFormat == MlaEntry::kDsMla;
   const GatheredHalf at = gathered_half(step);
   const u32 full = of_cta<Config>(full_barrier(at.tile, at.half * kLatentHalfPieces));
   uint4 rope[kRopeSteps];
-  if (!kCopiesRope && at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
+  if (!kCopiesRope && at.has_rope()) load_rope_codes(rope, entries, places, at.tile, thread);
   await(of_cta<Config>(free_barrier(at.tile, at.half)), parity);
   if (!at.has_rope()) {
     note_seen<Config>(places, at.tile, thread);
   } else if constexpr (kCopiesRope) {
-    copy_rope<Config>(base, places, at, thread);
+    copy_rope<Config>(entries, places, at, thread);
   } else {
     store_rope_codes<Config>(rope, at.tile, scale, thread);
     publish_shared_writes();
@@ -284,7 +291,7 @@ __device__ __forceinline__ void receive_half(const char* base, int step, i64 pla
 /// The two tiles of a pair. `places` and `next_places` are of this one and the one behind it.
 template <class Config>
 __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Config>],
-                                            const char* base, i64 places, i64 next_places,
+                                            const Entries& entries, int places, int next_places,
                                             u32 parity, float scale, const GatherThread& thread) {
   constexpr int kAhead = kHalvesAhead<Config>;
   if constexpr (Config::kPaired) {
@@ -292,11 +299,11 @@ __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Con
 #pragma unroll 1
     for (int step = 0; step < kGatheredHalves; ++step) {
       if (step % 2 != paired_rank()) {
-        receive_half<Config>(base, step, places, parity, scale, thread);
+        receive_half<Config>(entries, step, places, parity, scale, thread);
         continue;
       }
       const bool is_last = step + kStepsAhead<Config> >= kGatheredHalves;
-      gather_half<Config>(ahead[0], base, step, places, is_last ? next_places : places, parity,
+      gather_half<Config>(ahead[0], entries, step, places, is_last ? next_places : places, parity,
                           scale, thread);
     }
   } else {
@@ -305,19 +312,37 @@ __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Con
       const bool is_last = step + kAhead >= kGatheredHalves;
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        gather_half<Config>(ahead[i], base, step + i, places, is_last ? next_places : places,
+        gather_half<Config>(ahead[i], entries, step + i, places, is_last ? next_places : places,
                             parity, scale, thread);
       }
     }
   }
 }
 
+/// The entry of this lane's key into the L2, a pair of tiles before it is loaded. Why: the last two
+/// halves of a pair become free at the same time, when those that multiply wait for them, and their
+/// codes come from the L2 then (264 us instead of 306 of "fp8_ds_mla", 1.51 ms instead of 1.91 of
+/// e4m3, 128 heads, one NVIDIA H200, 2026-11-29). Copies of 16 bits took 255 us with it instead of
+/// 176.
+template <MlaEntry kFormat>
+__device__ __forceinline__ void fetch_entry(const Entries& entries, int place) {
+  constexpr int kCodes = kLatentValues + kLatentRope;
+  constexpr int kBytes = kFormat == MlaEntry::kDsMla ? kDsMlaEntryBytes : kCodes;
+  constexpr int kLines = (kBytes + 127) / 128;
+  if (is_copied(kFormat) || place < 0) return;
+#pragma unroll
+  for (int line = 0; line < kLines; ++line) {
+    fetch_line(entries.at(place) + smaller(line * 128, kBytes - 1));
+  }
+}
 /// All items, as fast as what they overwrite becomes free. By the warpgroup.
 template <class Config, class Keys, class Work>
 __device__ __forceinline__ void gather_items(const AttendParams& params, const SparseParams& sparse,
                                              const Work& work, const TensorMap& query_map) {
   const GatherThread thread = gather_thread<Config>();
-  const char* const base = static_cast<const char*>(params.kv.key);
+  const Entries entries{
+      static_cast<const char*>(params.kv.key),
+      static_cast<int>(params.kv.token_stride_key) * (is_copied(Config::kFormat) ? 2 : 1)};
   const float scale =
       Config::kRounded && params.kv.k_scale != nullptr ? params.kv.k_scale[0] : 1.0f;
   // Parities to wait for, of the barriers of keys (bit 0) and of the query: new ones are free.
@@ -335,7 +360,7 @@ __device__ __forceinline__ void gather_items(const AttendParams& params, const S
     // Of this lane: key 16 * warp + lane % 16 of tile lane / 16 of a pair.
     int key = item.keys.begin + thread.lane / 16 * kLatentKeys + thread.warp * kGatherKeys +
               thread.lane % 16;
-    i64 places = keys.place(keys.number(key, end), key);
+    int places = keys.place(keys.number(key, end), key);
     constexpr int kAhead = kHalvesAhead<Config>;
     CodesAhead ahead[kAhead];
     if constexpr (!is_copied(Config::kFormat)) {
@@ -344,18 +369,19 @@ __device__ __forceinline__ void gather_items(const AttendParams& params, const S
         const GatheredHalf at = gathered_half(Config::kPaired ? paired_rank() : i);
 #pragma unroll
         for (int step = 0; step < kGatherSteps; ++step) {
-          load_ahead(ahead[i], step, base, places, at, thread);
+          load_ahead(ahead[i], step, entries, places, at, thread);
         }
-        ahead[i].scale = load_scale_ahead<Config::kFormat>(base, places, at, thread);
+        ahead[i].scale = load_scale_ahead<Config::kFormat>(entries, places, at, thread);
       }
     }
     int next_number = keys.number(key + kPairKeys, end);
 #pragma unroll 1
     for (int first = item.keys.begin; first < end; first += kPairKeys) {
       key += kPairKeys;
-      const i64 next_places = keys.place(next_number, key);
+      const int next_places = keys.place(next_number, key);
       next_number = keys.number(key + kPairKeys, end);
-      gather_pair<Config>(ahead, base, places, next_places, phases & kKeyPhase, scale, thread);
+      fetch_entry<Config::kFormat>(entries, next_places);
+      gather_pair<Config>(ahead, entries, places, next_places, phases & kKeyPhase, scale, thread);
       places = next_places;
       phases ^= kKeyPhase;
     }

@@ -20,8 +20,8 @@
 // Config: kElement, kOutput and kQueryBox, as of the two kernels.
 #pragma once
 
-#include "kernels/attention/hopper/latent_parts.cuh"
-#include "kernels/attention/hopper/latent_stores.cuh"
+#include "kernels/attention/latent/latent_parts.cuh"
+#include "kernels/attention/latent/latent_stores.cuh"
 #include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"

@@ -3,7 +3,7 @@
 // and r + 8 of a tile ("low" and "high" below), so that everything about a row comes in pairs.
 #pragma once
 
-#include "kernels/attention/hopper/latent_layout.cuh"
+#include "kernels/attention/latent/latent_layout.cuh"
 #include "kernels/attention/rows.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mma_sync.cuh"

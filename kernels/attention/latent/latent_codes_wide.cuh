@@ -1,0 +1,354 @@
+// latent_codes.cuh for more query rows than 32: the same keys by the same loads, in tiles of 64
+// rows, which products bound as much as memory does.
+//
+// Scores S = Q K^T have query rows as rows, so that a thread has two of them; the output stays
+// transposed, O^T = V^T P^T, for the sake of V, whose codes become left operands in registers. The
+// output of 64 rows is too much for one warpgroup: either half has 256 columns of V. Tiles of keys
+// come in pairs: the left half makes the scores and weights of the even tile, the right half those
+// of the odd one, by maxima of both, and either multiplies its columns of both tiles.
+//
+// Config: as of latent_codes.cuh, with kRows = 64
+#pragma once
+
+#include "kernels/attention/latent/latent_codes.cuh"
+#include "kernels/attention/latent/latent_products.cuh"
+
+namespace attn {
+
+constexpr int kWideRows = 64;
+constexpr int kWideBlocks = kLatentValues / 2 / 64;  // products that make the columns of a half
+using WidePlaces = CodesPlaces<kWideRows>;
+using WideOutput = float[kWideBlocks][kWideRows / 2];
+using WideFragments = u32[kWideBlocks][4];
+
+/// The columns of a thread: 8 in a row from here on, of every key.
+ATTN_FN constexpr int wide_column(int half, int index) {
+  return half * (kLatentValues / 2) + index / 32 * 64 + index % 32 / 4 * 8;
+}
+/// f32 numbers of the query rows: maxima of either tile of a pair, and factors of the output.
+ATTN_FN constexpr u32 wide_maxima_at(int half) {
+  return static_cast<u32>(WidePlaces::kMaximumAt + half * kWideRows * 4);
+}
+ATTN_FN constexpr u32 wide_sums_at(int half) {
+  return static_cast<u32>(WidePlaces::kSumAt + half * kWideRows * 4);
+}
+constexpr u32 kWideFactorsAt = WidePlaces::kReducedAt;
+ATTN_FN constexpr u32 wide_weights_at(int tile) {
+  return static_cast<u32>(WidePlaces::kWeightsAt + tile * WidePlaces::kWeightsOfHalf);
+}
+
+/// S of a tile, in two sums of 288 columns (make_code_scores()): there are no registers for three.
+__device__ __forceinline__ void make_wide_scores(float (&scores)[32], u32 keys) {
+  constexpr int kStepsOfSum = kCodeEntry / 32 / 2;
+  float others[32];
+  pin(scores);
+  pin(others);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < 2 * kStepsOfSum; ++i) {
+    const int piece = i / 4;
+    const int step = i % 4;
+    const u64 left = along_rows(
+        static_cast<u32>(WidePlaces::kQueryAt + piece * WidePlaces::kQueryPiece + step * 32));
+    const u64 right = along_rows(keys + static_cast<u32>(piece * kCodePieceBytes + step * 32));
+    if (i < kStepsOfSum) {
+      multiply_code_scores<kWideRows>(scores, left, right, i != 0);
+    } else {
+      multiply_code_scores<kWideRows>(others, left, right, i != kStepsOfSum);
+    }
+  }
+  close_product_group();
+  await_products<0>();
+  pin(scores);
+  pin(others);
+#pragma unroll
+  for (int i = 0; i < 32; ++i) scores[i] += others[i];
+}
+
+/// Fragments of V^T for the 16 keys from 16 * step on, as make_fragments().
+__device__ __forceinline__ void make_wide_fragments(WideFragments& fragments, u32 values, int step,
+                                                    const LatentThread& thread) {
+  const int column = thread.warp % 2 * 64 + thread.lane / 4 * 8;  // of the piece
+  const auto load = [&](int row, u32(&words)[2]) {
+    load_two_words(values + static_cast<u32>(latent_part_at(row, column / 16) + column % 16),
+                   words);
+  };
+#pragma unroll
+  for (int eight = 0; eight < 2; ++eight) {
+    const int row = 16 * step + 8 * eight + thread.column;
+    u32 first[2];
+    u32 second[2];
+    load(row, first);
+    load(row + 1, second);
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      const Four16 low =
+          codes_to_f16<Element::kE4M3>(__byte_perm(first[word], second[word], 0x5140));
+      const Four16 high =
+          codes_to_f16<Element::kE4M3>(__byte_perm(first[word], second[word], 0x7362));
+      fragments[2 * word][2 * eight] = low.low;
+      fragments[2 * word][2 * eight + 1] = low.high;
+      fragments[2 * word + 1][2 * eight] = high.low;
+      fragments[2 * word + 1][2 * eight + 1] = high.high;
+    }
+  }
+}
+
+/// O^T += V^T P^T of a pair of tiles, of which `has_odd` says whether the second is there; ends
+/// when all products have.
+template <int kHalf>
+__device__ __forceinline__ void add_wide_values(WideOutput& output, u32 even, u32 odd, bool has_odd,
+                                                const LatentThread& thread) {
+  const auto piece = static_cast<u32>((kHalf * 2 + thread.warp / 2) * kCodePieceBytes);
+  WideFragments fragments[2];
+  // Not again before the last product has ended: what touches sums that are under way is lost.
+#pragma unroll
+  for (int block = 0; block < kWideBlocks; ++block) pin(output[block]);
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    if (tile == 1 && !has_odd) break;
+    const u32 values = (tile == 0 ? even : odd) + piece;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      WideFragments& now = fragments[step % 2];
+      if (tile > 0 || step >= 2) await_products<1>();
+      pin(now);
+      make_wide_fragments(now, values, step, thread);
+      pin(now);
+      wgmma_fence();
+#pragma unroll
+      for (int block = 0; block < kWideBlocks; ++block) {
+        multiply_code_values<kWideRows>(
+            output[block], now[block],
+            along_rows(wide_weights_at(tile) + static_cast<u32>(step * 32)));
+      }
+      close_product_group();
+    }
+  }
+  await_products<0>();
+#pragma unroll
+  for (int block = 0; block < kWideBlocks; ++block) pin(output[block]);
+  pin(fragments[0]);
+  pin(fragments[1]);
+}
+
+/// Output times the factors of its rows.
+__device__ __forceinline__ void rescale_wide(WideOutput& output, const LatentThread& thread) {
+#pragma unroll
+  for (int j = 0; j < kWideRows / 8; ++j) {
+    u32 words[2];
+    load_two_words(kWideFactorsAt + static_cast<u32>((8 * j + thread.column) * 4), words);
+#pragma unroll
+    for (int block = 0; block < kWideBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) output[block][4 * j + i] *= float_from_bits(words[i % 2]);
+    }
+  }
+}
+
+/// All pairs of tiles of an item, from number `first` on; `at` is the item's number.
+template <class Config, int kHalf, class Work>
+__device__ __forceinline__ void attend_wide_pairs(WideOutput& output, LatentState& state,
+                                                  const AttendParams& params, const Work& work,
+                                                  int at, const LatentKeys& keys, u32 first,
+                                                  const LatentThread& thread) {
+  const float* const k_scale = params.kv.k_scale;
+  const float scale =
+      params.score.softmax_scale * kLog2E * (k_scale == nullptr ? 1.0f : k_scale[0]);
+  u32 number = first;
+#pragma unroll 1
+  for (int key = keys.begin; key < keys.end; key += 2 * kLatentKeys) {
+    const CodesStage<kWideRows> even(number);
+    const CodesStage<kWideRows> odd(number + 1);
+    const CodesStage<kWideRows>& own = kHalf == 0 ? even : odd;
+    const CodesStage<kWideRows>& other = kHalf == 0 ? odd : even;
+    const int own_key = key + kHalf * kLatentKeys;
+    const bool has_odd = key + kLatentKeys < keys.end;
+    const bool has_own = kHalf == 0 || has_odd;
+    number += has_odd ? 2 : 1;
+
+    float scores[32];
+    RowPair most{kNegInf, kNegInf};
+    bool is_edge = false;
+    if (has_own) {
+      await(own.full, own.parity);
+      make_wide_scores(scores, own.tile);
+      is_edge = own_key + kLatentKeys > keys.core;
+      if (is_edge) {
+        const RowTile tile = work.item(at).tile;
+        const auto end_of = [&](int row) {
+          return latent_row_end(tile.context_len, tile.first_row + row, tile.group, keys.end);
+        };
+        mask_scores(scores, own_key, thread, end_of(thread.row), end_of(thread.row + 8));
+      }
+      most = largest_scores(scores);
+    }
+    store_rows(wide_maxima_at(kHalf), thread, most);
+    __syncwarp();
+    sync_threads_of(kBothHalves, 256);
+    const RowPair theirs = load_rows(wide_maxima_at(1 - kHalf), thread);
+    const RowPair before = state.maximum;
+    state.maximum =
+        maximum_after(before, {fmaxf(most.low, theirs.low), fmaxf(most.high, theirs.high)}, scale);
+    const RowPair factor = rescaling(before, state.maximum);
+    if constexpr (kHalf == 0) store_rows(kWideFactorsAt, thread, factor);
+    __syncwarp();
+    state.sum = product(state.sum, factor);
+    if (has_own) {
+      const RowPair added = weigh(
+          scores, scale, {state.maximum.low - kCodeWeightsUp, state.maximum.high - kCodeWeightsUp});
+      state.sum = {state.sum.low + added.low, state.sum.high + added.high};
+      LeftOperand weights;
+      pack_weights<Element::kF16>(scores, weights);
+      store_operand(wide_weights_at(kHalf), thread, weights);
+      publish_shared_writes();
+      if (is_edge) {
+        sync_threads_of(kHalf == 0 ? kLeftHalf : kRightHalf, 128);
+        clear_codes(own.tile, larger(keys.core - own_key, 0),
+                    smaller(keys.end - own_key, kLatentKeys), kHalf, thread);
+      }
+    }
+    if (any_of_threads(factor.low != 1.0f || factor.high != 1.0f, kEvenWeightsReady, 256)) {
+      rescale_wide(output, thread);
+    }
+    // What the other half has waited for is there for this one too, but only a wait says so of
+    // what the copy engine wrote.
+    if (kHalf == 1 || has_odd) await(other.full, other.parity);
+    add_wide_values<kHalf>(output, even.tile, odd.tile, has_odd, thread);
+    if (thread.lane == 0) {
+      arrive(even.free);
+      if (has_odd) arrive(odd.free);
+    }
+  }
+}
+
+/// Sums of both halves become one: the factors of the output in shared memory, and the LSE of a
+/// thread's rows.
+template <int kHalf>
+__device__ __forceinline__ RowPair join_wide(const LatentState& state, float value_scale,
+                                             const LatentThread& thread) {
+  RowPair sum = state.sum;
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    sum.low += __shfl_xor_sync(0xFFFFFFFFu, sum.low, step);
+    sum.high += __shfl_xor_sync(0xFFFFFFFFu, sum.high, step);
+  }
+  store_rows(wide_sums_at(kHalf), thread, sum);
+  __syncwarp();
+  sync_threads_of(kBothHalves, 256);
+  const RowPair theirs = load_rows(wide_sums_at(1 - kHalf), thread);
+  const RowPair total = kHalf == 0 ? RowPair{sum.low + theirs.low, sum.high + theirs.high}
+                                   : RowPair{theirs.low + sum.low, theirs.high + sum.high};
+  if constexpr (kHalf == 0) {
+    store_rows(
+        kWideFactorsAt, thread,
+        {inverse_or_zero(total.low) * value_scale, inverse_or_zero(total.high) * value_scale});
+  }
+  __syncwarp();
+  sync_threads_of(kBothHalves, 256);
+  return {latent_lse(state.maximum.low - kCodeWeightsUp, total.low),
+          latent_lse(state.maximum.high - kCodeWeightsUp, total.high)};
+}
+
+/// Output and LSE of an item, or its partial result.
+template <class Config, int kHalf, class Work>
+__device__ __forceinline__ void store_wide_item(const AttendParams& params, const Work& work,
+                                                const LatentItem& item, const LatentThread& thread,
+                                                const WideOutput& output, RowPair lse) {
+  const int column = wide_column(kHalf, thread.index);
+#pragma unroll
+  for (int own = 0; own < kWideRows / 4; ++own) {
+    const int row = code_row(thread, own);
+    if (row >= item.tile.num_rows) continue;
+    float of[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) of[i] = output[i / 2][code_register(own, i % 2)];
+    store_code_columns<Config>(params, work, item, row, column, of);
+  }
+  if (kHalf != 0 || thread.lane % 4 != 0) return;
+  const auto store = [&](int row, float of_row) {
+    if (row >= item.tile.num_rows) return;
+    if (item.is_whole) {
+      store_lse(params, item.tile, row, of_row);
+    } else {
+      work.store_partial_lse(item, row, of_row);
+    }
+  };
+  store(thread.row, lse.low);
+  store(thread.row + 8, lse.high);
+}
+
+/// All items, by one half.
+template <class Config, int kHalf, class Work>
+__device__ __forceinline__ void attend_wide_items(const AttendParams& params, const Work& work) {
+  const LatentThread thread = latent_thread();
+  u32 number = 0;
+#pragma unroll 1
+  for (int at = work.first(); at < work.end(); at += work.step()) {
+    const LatentItem item = work.item(at);
+    if (item.tile.num_rows <= 0) continue;
+    WideOutput output;
+    LatentState state{{kNegInf, kNegInf}, {0.0f, 0.0f}};
+#pragma unroll
+    for (int i = 0; i < kWideBlocks * kWideRows / 2; ++i) {
+      output[i / (kWideRows / 2)][i % (kWideRows / 2)] = 0.0f;
+    }
+    if (!item.keys.are_none()) {
+      fetch_codes_query<Config>(params, item.tile);
+      publish_shared_writes();
+      sync_threads_of(kBothHalves, 256);
+      attend_wide_pairs<Config, kHalf>(output, state, params, work, at, item.keys, number, thread);
+      number += code_tiles(item.keys);
+    }
+    const float* const v_scale = params.kv.v_scale;
+    const RowPair lse = join_wide<kHalf>(state, v_scale == nullptr ? 1.0f : v_scale[0], thread);
+    rescale_wide(output, thread);
+    store_wide_item<Config, kHalf>(params, work, work.item(at), thread, output, lse);
+  }
+}
+
+template <class Config, class Work>
+__device__ __forceinline__ void attend_wide_codes(const AttendParams& params, const Work& work,
+                                                  const TensorMap& key_map) {
+  prepare_codes<Config>(key_map, 8);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 2) {
+    give_registers<24>();
+    if (threadIdx.x < 2 * 128 + 32) load_codes_of<Config>(params, work, key_map);
+  } else {
+    take_registers<240>();
+    if (warpgroup == 0) {
+      attend_wide_items<Config, 0>(params, work);
+    } else {
+      attend_wide_items<Config, 1>(params, work);
+    }
+  }
+  allow_next_kernel();
+}
+
+/// Grids as those of latent.cuh. Shared memory: CodesPlaces<64>::kSharedBytes.
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    latent_codes_wide(const __grid_constant__ AttendParams params,
+                      const __grid_constant__ TensorMap key_map) {
+  const LatentWhole work{{params}};
+  attend_wide_codes<Config>(params, work, key_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    latent_codes_wide_splits(const __grid_constant__ AttendParams params,
+                             const __grid_constant__ SplitParams split,
+                             const __grid_constant__ TensorMap key_map) {
+  const LatentSplits work{{params}, split};
+  attend_wide_codes<Config>(params, work, key_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    latent_codes_wide_plan(const __grid_constant__ AttendParams params,
+                           const __grid_constant__ PlanParams plan,
+                           const __grid_constant__ TensorMap key_map) {
+  const LatentPlan work{{params}, plan};
+  attend_wide_codes<Config>(params, work, key_map);
+}
+
+}  // namespace attn
