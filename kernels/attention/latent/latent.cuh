@@ -14,22 +14,6 @@
 
 namespace attn {
 
-/// What the loads of a tile need to know of its keys.
-struct LatentPage {
-  int block;  // of the cache; -1: past the end, reads zeros and touches no memory
-  int slot;
-};
-/// The box of this lane of the tile that starts with key `first`.
-template <class Config>
-__device__ __forceinline__ LatentPage page_of(const int* table, int first, int end) {
-  constexpr int kBox = latent_key_box(Config::kBlockSize);
-  const int lane = this_thread() % 32;
-  const int key = first + lane * kBox;
-  if (lane >= kLatentKeys / kBox || key >= end) return {-1, 0};
-  return {table[key / Config::kBlockSize],
-          kBox == Config::kBlockSize ? 0 : key % Config::kBlockSize};
-}
-
 /// Pieces [first, last] of a tile.
 template <class Config>
 __device__ __forceinline__ void load_pieces(const TensorMap& key_map, int tile, int first, int last,

@@ -39,9 +39,6 @@ struct CodesPlaces {
   static_assert(kStages % 2 == 0);
 };
 
-/// Keys that one box brings; 0: blocks of this size are not taken.
-ATTN_FN constexpr int code_key_box(int block_size) { return latent_key_box(block_size); }
-
 /// The columns of V that thread `index` of a warpgroup has: 16 in a row from here on, of every key.
 ATTN_FN constexpr int code_column(int index) { return (index / 32 * 8 + index % 32 / 4) * 16; }
 

@@ -32,27 +32,11 @@ __device__ __forceinline__ u32 code_tiles(const LatentKeys& keys) {
                          : static_cast<u32>(keys.end - keys.begin + kLatentKeys - 1) / kLatentKeys;
 }
 
-/// The box of this lane of the tile that starts with key `first`: block and slot, or block -1 past
-/// the end, which reads zeros and touches no memory.
-struct CodesPage {
-  int block;
-  int slot;
-};
-template <class Config>
-__device__ __forceinline__ CodesPage code_page(const int* table, int first, int end) {
-  constexpr int kBox = code_key_box(Config::kBlockSize);
-  const int lane = this_thread() % 32;
-  const int key = first + lane * kBox;
-  if (lane >= kLatentKeys / kBox || key >= end) return {-1, 0};
-  return {table[key / Config::kBlockSize],
-          kBox == Config::kBlockSize ? 0 : key % Config::kBlockSize};
-}
-
 /// Queues the loads of all items, as fast as stages become free. By one warp.
 template <class Config, class Work>
 __device__ __forceinline__ void load_codes_of(const AttendParams& params, const Work& work,
                                               const TensorMap& key_map) {
-  constexpr int kBox = code_key_box(Config::kBlockSize);
+  constexpr int kBox = latent_key_box(Config::kBlockSize);
   const int lane = this_thread() % 32;
   u32 number = 0;
 #pragma unroll 1
@@ -62,10 +46,10 @@ __device__ __forceinline__ void load_codes_of(const AttendParams& params, const 
     const int* const table =
         params.kv.block_table + item.tile.request * params.kv.block_table_stride;
     const int end = item.keys.end;
-    CodesPage page = code_page<Config>(table, item.keys.begin, end);
+    LatentPage page = page_of<Config>(table, item.keys.begin, end);
 #pragma unroll 1
     for (int key = item.keys.begin; key < end; key += kLatentKeys) {
-      const CodesPage next = code_page<Config>(table, key + kLatentKeys, end);
+      const LatentPage next = page_of<Config>(table, key + kLatentKeys, end);
       const CodesStage<Config::kRows> stage(number);
       await(stage.free, stage.parity ^ 1);
       if (lane == 0) arrive_expecting(stage.full, kCodeTileBytes);

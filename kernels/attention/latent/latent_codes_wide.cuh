@@ -10,7 +10,7 @@
 // Config: as of latent_codes.cuh, with kRows = 64
 #pragma once
 
-#include "kernels/attention/latent/latent_codes.cuh"
+#include "kernels/attention/latent/latent_codes_parts.cuh"
 #include "kernels/attention/latent/latent_products.cuh"
 
 namespace attn {
@@ -20,6 +20,20 @@ constexpr int kWideBlocks = kLatentValues / 2 / 64;  // products that make the c
 using WidePlaces = CodesPlaces<kWideRows>;
 using WideOutput = float[kWideBlocks][kWideRows / 2];
 using WideFragments = u32[kWideBlocks][4];
+
+/// What a half has of a row tile: the output of its columns.
+struct WideCodes {
+  WideOutput output;
+  LatentState state;
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kWideBlocks * kWideRows / 2; ++i) {
+      output[i / (kWideRows / 2)][i % (kWideRows / 2)] = 0.0f;
+    }
+    state = {{kNegInf, kNegInf}, {0.0f, 0.0f}};
+  }
+};
 
 /// The columns of a thread: 8 in a row from here on, of every key.
 ATTN_FN constexpr int wide_column(int half, int index) {
@@ -80,17 +94,7 @@ __device__ __forceinline__ void make_wide_fragments(WideFragments& fragments, u3
     u32 second[2];
     load(row, first);
     load(row + 1, second);
-#pragma unroll
-    for (int word = 0; word < 2; ++word) {
-      const Four16 low =
-          codes_to_f16<Element::kE4M3>(__byte_perm(first[word], second[word], 0x5140));
-      const Four16 high =
-          codes_to_f16<Element::kE4M3>(__byte_perm(first[word], second[word], 0x7362));
-      fragments[2 * word][2 * eight] = low.low;
-      fragments[2 * word][2 * eight + 1] = low.high;
-      fragments[2 * word + 1][2 * eight] = high.low;
-      fragments[2 * word + 1][2 * eight + 1] = high.high;
-    }
+    interleave_codes(fragments, 2 * eight, first, second);
   }
 }
 
@@ -148,10 +152,10 @@ __device__ __forceinline__ void rescale_wide(WideOutput& output, const LatentThr
 
 /// All pairs of tiles of an item, from number `first` on; `at` is the item's number.
 template <class Config, int kHalf, class Work>
-__device__ __forceinline__ void attend_wide_pairs(WideOutput& output, LatentState& state,
-                                                  const AttendParams& params, const Work& work,
-                                                  int at, const LatentKeys& keys, u32 first,
-                                                  const LatentThread& thread) {
+__device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendParams& params,
+                                                  const Work& work, int at, const LatentKeys& keys,
+                                                  u32 first, const LatentThread& thread) {
+  LatentState& state = rows.state;
   const float* const k_scale = params.kv.k_scale;
   const float scale =
       params.score.softmax_scale * kLog2E * (k_scale == nullptr ? 1.0f : k_scale[0]);
@@ -209,12 +213,12 @@ __device__ __forceinline__ void attend_wide_pairs(WideOutput& output, LatentStat
       }
     }
     if (any_of_threads(factor.low != 1.0f || factor.high != 1.0f, kEvenWeightsReady, 256)) {
-      rescale_wide(output, thread);
+      rescale_wide(rows.output, thread);
     }
     // What the other half has waited for is there for this one too, but only a wait says so of
     // what the copy engine wrote.
     if (kHalf == 1 || has_odd) await(other.full, other.parity);
-    add_wide_values<kHalf>(output, even.tile, odd.tile, has_odd, thread);
+    add_wide_values<kHalf>(rows.output, even.tile, odd.tile, has_odd, thread);
     if (thread.lane == 0) {
       arrive(even.free);
       if (has_odd) arrive(odd.free);
@@ -278,77 +282,14 @@ __device__ __forceinline__ void store_wide_item(const AttendParams& params, cons
   store(thread.row + 8, lse.high);
 }
 
-/// All items, by one half.
+/// An item's results, when all its keys are through.
 template <class Config, int kHalf, class Work>
-__device__ __forceinline__ void attend_wide_items(const AttendParams& params, const Work& work) {
-  const LatentThread thread = latent_thread();
-  u32 number = 0;
-#pragma unroll 1
-  for (int at = work.first(); at < work.end(); at += work.step()) {
-    const LatentItem item = work.item(at);
-    if (item.tile.num_rows <= 0) continue;
-    WideOutput output;
-    LatentState state{{kNegInf, kNegInf}, {0.0f, 0.0f}};
-#pragma unroll
-    for (int i = 0; i < kWideBlocks * kWideRows / 2; ++i) {
-      output[i / (kWideRows / 2)][i % (kWideRows / 2)] = 0.0f;
-    }
-    if (!item.keys.are_none()) {
-      fetch_codes_query<Config>(params, item.tile);
-      publish_shared_writes();
-      sync_threads_of(kBothHalves, 256);
-      attend_wide_pairs<Config, kHalf>(output, state, params, work, at, item.keys, number, thread);
-      number += code_tiles(item.keys);
-    }
-    const float* const v_scale = params.kv.v_scale;
-    const RowPair lse = join_wide<kHalf>(state, v_scale == nullptr ? 1.0f : v_scale[0], thread);
-    rescale_wide(output, thread);
-    store_wide_item<Config, kHalf>(params, work, work.item(at), thread, output, lse);
-  }
-}
-
-template <class Config, class Work>
-__device__ __forceinline__ void attend_wide_codes(const AttendParams& params, const Work& work,
-                                                  const TensorMap& key_map) {
-  prepare_codes<Config>(key_map, 8);
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  if (warpgroup == 2) {
-    give_registers<24>();
-    if (threadIdx.x < 2 * 128 + 32) load_codes_of<Config>(params, work, key_map);
-  } else {
-    take_registers<240>();
-    if (warpgroup == 0) {
-      attend_wide_items<Config, 0>(params, work);
-    } else {
-      attend_wide_items<Config, 1>(params, work);
-    }
-  }
-  allow_next_kernel();
-}
-
-/// Grids as those of latent.cuh. Shared memory: CodesPlaces<64>::kSharedBytes.
-template <class Config>
-__global__ void __launch_bounds__(kLatentThreads, 1)
-    latent_codes_wide(const __grid_constant__ AttendParams params,
-                      const __grid_constant__ TensorMap key_map) {
-  const LatentWhole work{{params}};
-  attend_wide_codes<Config>(params, work, key_map);
-}
-template <class Config>
-__global__ void __launch_bounds__(kLatentThreads, 1)
-    latent_codes_wide_splits(const __grid_constant__ AttendParams params,
-                             const __grid_constant__ SplitParams split,
-                             const __grid_constant__ TensorMap key_map) {
-  const LatentSplits work{{params}, split};
-  attend_wide_codes<Config>(params, work, key_map);
-}
-template <class Config>
-__global__ void __launch_bounds__(kLatentThreads, 1)
-    latent_codes_wide_plan(const __grid_constant__ AttendParams params,
-                           const __grid_constant__ PlanParams plan,
-                           const __grid_constant__ TensorMap key_map) {
-  const LatentPlan work{{params}, plan};
-  attend_wide_codes<Config>(params, work, key_map);
+__device__ __forceinline__ void finish_codes(WideCodes& rows, const AttendParams& params,
+                                             const Work& work, int at, const LatentThread& thread) {
+  const float* const v_scale = params.kv.v_scale;
+  const RowPair lse = join_wide<kHalf>(rows.state, v_scale == nullptr ? 1.0f : v_scale[0], thread);
+  rescale_wide(rows.output, thread);
+  store_wide_item<Config, kHalf>(params, work, work.item(at), thread, rows.output, lse);
 }
 
 }  // namespace attn

@@ -364,6 +364,12 @@ TEST_CASE("lists of latents and e4m3 ones are gathered") {
         }) == "fp8_model1_mla entries: it is for fp8_ds_mla, e4m3 and 16 bits");
   CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.kv.token_stride_key += 4; }) ==
         "entries lie on multiples of 8 bytes, 16 are needed");
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.kv.block_stride += 8; }) ==
+        "blocks 36872 apart, entries 576: it counts in whole entries");
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.kv.block_stride += 576; }) ==
+        lists.reason("hopper_gathered", kSparse));
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.kv.block_stride = 576 << 21; }) ==
+        "blocks 1207959552 apart: it takes strides up to 1073741823");
   CHECK(reason_with(codes, kWhole, [](Form& f) { f.params.query_element = Element::kF32; }) ==
         "f32 queries over e4m3 entries: it takes queries of 16 bits or e4m3");
   CHECK(reason_with(codes, kWhole, [](Form& f) {

@@ -9,7 +9,7 @@
 
 #include "kernels/attention/latent/gathered.cuh"
 #include "kernels/attention/latent/latent.cuh"
-#include "kernels/attention/latent/latent_codes_wide.cuh"
+#include "kernels/attention/latent/latent_codes.cuh"
 #include "ops/cuda/attention/attend_latent_cases_testing.h"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/vector_choice.h"
@@ -168,15 +168,7 @@ class CodesLauncher final : public EmulatedLauncher {
     const attn::TensorMap map = emulated_map(*arguments.back().map);
     const auto& p = argument<attn::AttendParams>(arguments[0]);
     run_grid(shape, attn::CodesPlaces<Config::kRows>::kEnd, [&] {
-      if constexpr (Config::kRows == 64) {
-        if (spec.function == "attn::latent_codes_wide") {
-          attn::latent_codes_wide<Config>(p, map);
-        } else if (spec.function == "attn::latent_codes_wide_splits") {
-          attn::latent_codes_wide_splits<Config>(p, argument<attn::SplitParams>(arguments[1]), map);
-        } else {
-          attn::latent_codes_wide_plan<Config>(p, argument<attn::PlanParams>(arguments[1]), map);
-        }
-      } else if (spec.function == "attn::latent_codes") {
+      if (spec.function == "attn::latent_codes") {
         attn::latent_codes<Config>(p, map);
       } else if (spec.function == "attn::latent_codes_splits") {
         attn::latent_codes_splits<Config>(p, argument<attn::SplitParams>(arguments[1]), map);

@@ -134,9 +134,12 @@ std::string cache_misfit(const AttendCall& call) {
     return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes, kVectorBytes);
   }
   constexpr std::int64_t kMostStride = std::numeric_limits<int>::max() / 2;
-  if (kv.token_stride_key <= 0 || kv.block_stride > kMostStride ||
-      kv.block_stride % kv.token_stride_key != 0) {
-    return "blocks that do not start on a multiple of entries: it counts in entries";
+  if (kv.token_stride_key <= 0 || kv.block_stride % kv.token_stride_key != 0) {
+    return fmt::format("blocks {} apart, entries {}: it counts in whole entries", kv.block_stride,
+                       kv.token_stride_key);
+  }
+  if (kv.block_stride > kMostStride) {
+    return fmt::format("blocks {} apart: it takes strides up to {}", kv.block_stride, kMostStride);
   }
   return "";
 }

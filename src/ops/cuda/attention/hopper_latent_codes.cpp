@@ -1,6 +1,5 @@
-// The candidate of MLA latents in e4m3 on Hopper: kernels/attention/latent/latent_codes.cuh for
-// requests of few rows (heads by tokens), which memory bounds, and latent_codes_wide.cuh for
-// others. What it does not take of e4m3 entries is hopper_gathered's.
+// The candidate of MLA latents in e4m3 on Hopper, kernels/attention/latent/latent_codes.cuh. What
+// it does not take of e4m3 entries is hopper_gathered's.
 #include <algorithm>
 #include <string>
 
@@ -84,10 +83,9 @@ std::string codes_misfit(const Target& target, const AttendCall& call) {
 }
 
 KernelSpec codes_spec(const attn::AttendParams& p, AttendOperation operation) {
-  const std::string kernel = rows_of_tile(p) == kMostRows ? "latent_codes_wide" : "latent_codes";
-  const std::string entry = kernel + codes_suffix(operation);
+  const std::string entry = fmt::format("latent_codes{}", codes_suffix(operation));
   KernelSpec spec;
-  spec.source = "attention/latent/" + kernel + ".cuh";
+  spec.source = "attention/latent/latent_codes.cuh";
   spec.function = "attn::" + entry;
   spec.constants = {{"attn::Element kOutput", spec_name(p.output_element)},
                     {"int kBlockSize", std::to_string(p.kv.block_size)},
@@ -111,7 +109,7 @@ TensorMap codes_map(const attn::AttendParams& p) {
   map.rank = 3;
   map.extents = {p.head_size, p.kv.block_size, kPastAllBlocks};
   map.strides = {1, p.kv.token_stride_key, p.kv.block_stride};
-  map.box = {128, attn::code_key_box(p.kv.block_size), 1};
+  map.box = {128, attn::latent_key_box(p.kv.block_size), 1};
   return map;
 }
 
