@@ -194,7 +194,7 @@ class MlaDecode {
     p.query_start_loc = work_.memory.upload(rows.query_start_loc, "query_start_loc");
     p.seq_lens = work_.memory.upload(rows.seq_lens, "seq_lens");
     p.num_requests = static_cast<int>(rows.seq_lens.size());
-    p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
+    p.max_query_len = longest_query(rows.query_start_loc);
     p.num_heads = static_cast<int>(padded_heads_);
     p.num_kv_heads = 1;
     p.head_size = static_cast<int>(work_.sizes.entry());

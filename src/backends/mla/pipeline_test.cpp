@@ -12,6 +12,7 @@
 #include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
+#include "ops/forwarding_ops.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
@@ -30,6 +31,26 @@ Problem small_problem() {
   return problem;
 }
 
+/// The CPU, which notes how many tokens of a request decodes were made for.
+class WatchedOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
+    decode_tokens = params.max_query_len;
+    inner().attend_plan(params, plan);
+  }
+  void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
+    decode_tokens = params.max_query_len;
+    inner().attend_splits(params, split);
+  }
+  void attend_sparse_plan(const attn::AttendParams& params, const attn::SparseParams& sparse,
+                          const attn::PlanParams& plan) override {
+    decode_tokens = params.max_query_len;
+    inner().attend_sparse_plan(params, sparse, plan);
+  }
+  int decode_tokens = -1;
+};
+
 /// A case run by one backend on the CPU, and what the reference says about it.
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
@@ -43,10 +64,11 @@ struct Run {
                              static_cast<float>(problem.kv_cache.k_scale.at(0)));
     cache = make_mla_cache(problem, inputs, stored.codes);
     ops = make_cpu_ops(1, 132, sm);
+    watched = std::make_unique<WatchedOps>(*ops);
     BackendInputs given;
     given.mla = &inputs;
     given.mla_cache = &cache;
-    pipeline = make_mla_pipeline(capability, problem, given, *ops);
+    pipeline = make_mla_pipeline(capability, problem, given, *watched);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
     output = pipeline->read_output();
@@ -96,6 +118,7 @@ struct Run {
   StoredMlaCache stored;
   MlaCache cache;
   std::unique_ptr<Ops> ops;
+  std::unique_ptr<WatchedOps> watched;
   std::unique_ptr<Pipeline> pipeline;
   PipelineOutput output;
 };
@@ -133,6 +156,24 @@ TEST_CASE("decodes and prefills of one batch write their own rows and the whole 
   CHECK(run.error() < kTolerance);
   CHECK(run.output.defect.empty());
   CHECK(check_mla_cache(run.problem, run.stored.codes, run.cache, *run.output.cache).empty());
+}
+
+TEST_CASE("decodes are attended as long as they are, whatever prompts stand beside them") {
+  Problem problem = small_problem();
+  problem.kv_cache.num_blocks = 160;
+  problem.batch = {{1, 700}, {1, 900}, {1, 130}, {9, 100}, {20, 61}};
+  const Run by_plan(problem, "FLASHMLA");
+  CHECK(by_plan.plan.num_parts > 1);
+  CHECK(by_plan.watched->decode_tokens == 1);
+  CHECK(by_plan.error() < kTolerance);
+  const Run in_splits(problem);
+  CHECK(in_splits.plan.num_parts > 1);
+  CHECK(in_splits.watched->decode_tokens == 1);
+  Problem sparse = sparse_problem();
+  sparse.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
+  const Run listed(sparse, "FLASHMLA_SPARSE");
+  CHECK(listed.plan.sparse_batch.num_decodes == 2);
+  CHECK(listed.watched->decode_tokens == 1);
 }
 
 TEST_CASE("the number of context chunks does not change a prefill") {

@@ -250,10 +250,11 @@ class MlaSparse {
     attend.num_requests = work_.plan.sparse_batch.num_decodes;
     if (attend.num_requests == 0) return;
     const auto decodes = static_cast<std::size_t>(attend.num_requests);
+    const auto starts = std::span(work_.inputs.query_start_loc).first(decodes + 1);
+    attend.max_query_len = longest_query(starts);
     const DecodePlan plan = plan_decode(std::vector<std::int32_t>(decodes, sparse.topk),
                                         work_.plan.num_parts, kDecodePlanDenseOverhead, true);
-    const attn::PlanParams params = work_.plan_params(
-        plan, std::span(work_.inputs.query_start_loc).first(decodes + 1), padded_heads_);
+    const attn::PlanParams params = work_.plan_params(plan, starts, padded_heads_);
     work_.add_attend_step("attend_sparse_decode", [&ops = work_.ops, attend, sparse, params] {
       ops.attend_sparse_plan(attend, sparse, params);
     });

@@ -170,4 +170,12 @@ void MlaWork::add_write_step() {
            static_cast<double>(num_slots * (sizes.entry() * size + entry_bytes)));
 }
 
+int longest_query(std::span<const std::int32_t> query_start_loc) {
+  std::int32_t longest = 0;
+  for (std::size_t b = 1; b < query_start_loc.size(); ++b) {
+    longest = std::max(longest, query_start_loc[b] - query_start_loc[b - 1]);
+  }
+  return longest;
+}
+
 }  // namespace attnbench

@@ -141,4 +141,8 @@ class MlaWork {
   bool has_attention_step_ = false;
 };
 
+/// Tokens of the longest of the queries that start there, [B+1]. Not that of the whole batch, where
+/// only some of its requests are attended: kernels have a place for every token of the longest.
+int longest_query(std::span<const std::int32_t> query_start_loc);
+
 }  // namespace attnbench
