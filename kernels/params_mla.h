@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/params.h"
+#include "kernels/params_quant.h"
 
 namespace attn {
 
@@ -148,6 +149,21 @@ struct ConcatParams {
   int num_heads;
   int first_size;
   int second_size;
+};
+
+/// What comes before the attention of an MLA decode, all in one (semantics §8.4, §8.7): the
+/// products of the heads, then `join`, whose first part they are; then, if quantise.codes is given,
+/// codes of the joined query; heads of zeros behind the others up to padded_heads; and, if
+/// write.cache is given, new entries of the cache. The same bytes as matmul(), concat(),
+/// quantise_fp8() and write_mla_cache() one after the other, but for the order of the products'
+/// sums.
+struct LatentQueryParams {
+  MatmulParams project;  // [m, num_batches, n], 16 bits; c may be left unwritten
+  ConcatParams join;     // first: c, second: the rope parts; output: [m, padded_heads, D] in 16
+                         // bits, may be left unwritten where codes are made
+  int padded_heads;      // >= num_batches
+  StaticQuantiseParams quantise;  // codes: [m, padded_heads, D], without a count of saturated ones
+  MlaCacheWriteParams write;
 };
 
 /// output[i] = source[rows[i]], bits copied: reorg_kvcache with the rows of reorg_source_rows()

@@ -10,24 +10,18 @@ namespace attn {
 constexpr int kDsMlaScaleOffset = kDsMlaLatent;
 constexpr int kDsMlaRopeOffset = kDsMlaScaleOffset + kDsMlaLatent / kDsMlaTile * 4;
 
-/// A warp writes kTokens tokens. Of each of them a lane has 16 latents, so 8 lanes have a tile and
-/// find its maximum by shuffles; the lanes are then dealt to the tokens, 32 / kTokens each, for
-/// k_pe. Scale and codes: s = max(max|x| / 448, least normal float), code = rn_e4m3(x / s), so
-/// that a tile of zeros gets codes of zero.
-///
-/// Config: int kTokens (of a warp), kVector (bf16 of a load: 8
-/// or 1), kStoreBytes (16 or 4), kThreads. Grid: cdiv(num_slots, kTokens * kThreads / 32).
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads)
-    write_ds_mla(const __grid_constant__ MlaCacheWriteParams p) {
-  constexpr int kTokens = Config::kTokens;
+/// A warp writes kTokens tokens, from `first` on. Of each of them a lane has 16 latents, so 8 lanes
+/// have a tile and find its maximum by shuffles; the lanes are then dealt to the tokens, 32 /
+/// kTokens each, for k_pe. Scale and codes: s = max(max|x| / 448, least normal float), code =
+/// rn_e4m3(x / s), so that a tile of zeros gets codes of zero. kVector: bf16 of a load, 8 or 1;
+/// kStoreBytes: 16 or 4.
+template <int kTokens, int kVector, int kStoreBytes>
+__device__ __forceinline__ void write_ds_mla_tokens(const MlaCacheWriteParams& p, i64 first) {
   constexpr int kTokenLanes = 32 / kTokens;
   constexpr int kLatents = kDsMlaLatent / 32;
   constexpr int kTileLanes = kDsMlaTile / kLatents;
   constexpr int kRopes = kDsMlaRope / kTokenLanes;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const i64 warp = static_cast<i64>(blockIdx.x) * (Config::kThreads / 32) + threadIdx.x / 32;
-  const i64 first = warp * kTokens;
   const i64 rope_token = first + lane / kTokenLanes;
   const int rope_column = lane % kTokenLanes * kRopes;
   const i64 rope_slot = rope_token < p.num_slots ? p.slot_mapping[rope_token] : -1;
@@ -39,14 +33,14 @@ __global__ void __launch_bounds__(Config::kThreads)
   for (int t = 0; t < kTokens; ++t) {
     slots[t] = __shfl_sync(0xFFFFFFFFu, rope_slot, t * kTokenLanes);
     if (slots[t] < 0) continue;
-    latents[t] = load_parts<Element::kBF16, kLatents, Config::kVector>(
+    latents[t] = load_parts<Element::kBF16, kLatents, kVector>(
         static_cast<const u16*>(p.kv_c) + (first + t) * p.kv_c_token_stride + lane * kLatents);
   }
   if (rope_slot >= 0) {
-    store_parts<Config::kStoreBytes>(
+    store_parts<kStoreBytes>(
         static_cast<char*>(p.cache) + slot_element(p, rope_slot) + kDsMlaRopeOffset +
             rope_column * 2,
-        load_parts<Element::kBF16, kRopes, Config::kVector>(
+        load_parts<Element::kBF16, kRopes, kVector>(
             static_cast<const u16*>(p.k_pe) + rope_token * p.k_pe_token_stride + rope_column));
   }
 #pragma unroll
@@ -65,12 +59,21 @@ __global__ void __launch_bounds__(Config::kThreads)
     const float scale = fmaxf(__fdiv_rn(largest, 448.0f), kLeastNormal);
     divide_for_codes(values, scale);
     char* const entry = static_cast<char*>(p.cache) + slot_element(p, slots[t]);
-    store_parts<Config::kStoreBytes>(entry + lane * kLatents,
-                                     encode_vector<Element::kE4M3>(values));
+    store_parts<kStoreBytes>(entry + lane * kLatents, encode_vector<Element::kE4M3>(values));
     if (lane % kTileLanes == 0) {
       reinterpret_cast<float*>(entry + kDsMlaScaleOffset)[lane / kTileLanes] = scale;
     }
   }
+}
+
+/// Config: int kTokens (of a warp), kVector, kStoreBytes, kThreads. Grid: cdiv(num_slots, kTokens *
+/// kThreads / 32).
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads)
+    write_ds_mla(const __grid_constant__ MlaCacheWriteParams p) {
+  const i64 warp = static_cast<i64>(blockIdx.x) * (Config::kThreads / 32) + threadIdx.x / 32;
+  write_ds_mla_tokens<Config::kTokens, Config::kVector, Config::kStoreBytes>(
+      p, warp * Config::kTokens);
 }
 
 /// A piece of an entry in registers: codes and the scale of their tile, or k_pe. Only the one or

@@ -15,6 +15,29 @@ __device__ __forceinline__ i64 slot_element(const MlaCacheWriteParams& p, i64 sl
   return place.block * p.block_stride + place.offset * p.slot_stride;
 }
 
+/// The entry of a token, by a warp in pieces of kVector elements. Tokens past the last, and those
+/// of negative slots, are not written.
+template <Element kSource, Element kCache, int kVector>
+__device__ __forceinline__ void write_latent(const MlaCacheWriteParams& p, i64 token) {
+  constexpr int kSourceSize = size_of(kSource);
+  constexpr int kCacheSize = size_of(kCache);
+  const i64 slot = token < p.num_slots ? p.slot_mapping[token] : -1;
+  if (slot < 0) return;
+  const char* const latent =
+      static_cast<const char*>(p.kv_c) + token * p.kv_c_token_stride * kSourceSize;
+  const char* const rope =
+      static_cast<const char*>(p.k_pe) + token * p.k_pe_token_stride * kSourceSize;
+  char* const entry = static_cast<char*>(p.cache) + slot_element(p, slot) * kCacheSize;
+  for (int column = static_cast<int>(threadIdx.x) % 32 * kVector;
+       column < p.kv_lora_rank + p.rope_head_dim; column += 32 * kVector) {
+    const char* const from = column < p.kv_lora_rank
+                                 ? latent + column * kSourceSize
+                                 : rope + (column - p.kv_lora_rank) * kSourceSize;
+    store_vector(entry + column * kCacheSize,
+                 cache_vector<kSource, kCache>(load_vector<kSource, kVector>(from), p.k_scale, 0));
+  }
+}
+
 /// Rows of move_rows() are tokens. RowMove::source points to the token's kv_c; pieces from Lkv on
 /// are read from k_pe instead.
 ///

@@ -159,6 +159,7 @@ __device__ __forceinline__ void attend_gathered(const AttendParams& params,
       [](int tile) {
         return Config::kPaired && tile == paired_rank() ? 2 * kWarpsOfHalf : kWarpsOfHalf;
       });
+  await_previous_kernel();  // which made the query
   if constexpr (Config::kPaired) sync_cluster();
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 2) {

@@ -99,6 +99,7 @@ __device__ __forceinline__ void attend_latents(const AttendParams& params, const
     prefetch_map(key_map);
     for (int i = 0; i < 2 * kLatentPieces; ++i) init_barrier(full_barrier(0, i), 1);
   });
+  await_previous_kernel();  // which made the query
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 2) {
     give_registers<24>();

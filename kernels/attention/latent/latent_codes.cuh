@@ -54,6 +54,7 @@ template <class Config, class Work>
 __device__ __forceinline__ void attend_codes(const AttendParams& params, const Work& work,
                                              const TensorMap& key_map) {
   prepare_codes<Config>(key_map, CodesOf<Config::kRows>::kReaders);
+  await_previous_kernel();  // which made the query
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 2) {
     give_registers<24>();

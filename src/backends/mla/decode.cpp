@@ -31,19 +31,13 @@ class MlaDecode {
         padded_heads_(work.padded_heads()) {}
 
   void add_steps() {
-    std::vector<const void*> queries = add_latent_query(work_, tokens_);
-    attn::Element element = work_.element;
     if (work_.has_ranks()) {
-      queries = gather_heads(queries);
-    } else if (work_.plan.quantised_query) {
-      queries = {add_quantised_query(work_, queries.front(), tokens_)};
-      element = attn::Element::kE4M3;
-    }
-    queries = add_padded_heads(work_, queries, element, tokens_, padded_heads_);
-    if (work_.has_ranks()) {
-      add_rank_attention(queries);
+      const std::vector<const void*> all = gather_heads(add_latent_query(work_, tokens_));
+      add_rank_attention(add_padded_heads(work_, all, work_.element, tokens_, padded_heads_));
     } else {
-      add_attention(queries.front(), element);
+      const LatentQuery query =
+          add_joined_query(work_, tokens_, work_.plan.quantised_query, padded_heads_);
+      add_attention(query.data, query.element);
     }
   }
 

@@ -31,10 +31,12 @@ Problem small_problem() {
   return problem;
 }
 
-/// The CPU, which notes how many tokens of a request decodes were made for.
+/// The CPU, which notes how many tokens of a request decodes were made for, and may say of itself
+/// that it makes queries in one go.
 class WatchedOps final : public ForwardingOps {
  public:
-  using ForwardingOps::ForwardingOps;
+  WatchedOps(Ops& cpu, bool makes_queries) : ForwardingOps(cpu), makes_queries_(makes_queries) {}
+  bool fuses(const attn::LatentQueryParams&) const override { return makes_queries_; }
   void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
     decode_tokens = params.max_query_len;
     inner().attend_plan(params, plan);
@@ -49,12 +51,16 @@ class WatchedOps final : public ForwardingOps {
     inner().attend_sparse_plan(params, sparse, plan);
   }
   int decode_tokens = -1;
+
+ private:
+  bool makes_queries_;
 };
 
 /// A case run by one backend on the CPU, and what the reference says about it.
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
-               const std::function<void(MlaInputs&)>& change = {}, int sm = 90)
+               const std::function<void(MlaInputs&)>& change = {}, int sm = 90,
+               bool makes_queries = false)
       : problem(of),
         capability(*find_backend(name)->mla_capability(of)),
         inputs(make_mla_inputs(problem)) {
@@ -64,7 +70,7 @@ struct Run {
                              static_cast<float>(problem.kv_cache.k_scale.at(0)));
     cache = make_mla_cache(problem, inputs, stored.codes);
     ops = make_cpu_ops(1, 132, sm);
-    watched = std::make_unique<WatchedOps>(*ops);
+    watched = std::make_unique<WatchedOps>(*ops, makes_queries);
     BackendInputs given;
     given.mla = &inputs;
     given.mla_cache = &cache;
@@ -174,6 +180,41 @@ TEST_CASE("decodes are attended as long as they are, whatever prompts stand besi
   const Run listed(sparse, "FLASHMLA_SPARSE");
   CHECK(listed.plan.sparse_batch.num_decodes == 2);
   CHECK(listed.watched->decode_tokens == 1);
+}
+
+TEST_CASE("the query of decodes is made in one step with the writing of the cache, or in several") {
+  const auto run = [](Problem problem, const char* name, bool makes_queries) {
+    return Run(problem, name, {}, 90, makes_queries);
+  };
+  Problem quantised = small_problem();
+  quantised.kv_cache.dtype = KvCacheDtype::kFp8;
+  Problem padded = small_problem();
+  padded.mla.q_pad_num_heads = 16;
+  Problem listed = sparse_problem();
+  listed.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
+  const std::vector<std::pair<Problem, const char*>> cases{
+      {quantised, "FLASHMLA"}, {padded, "MLA"}, {listed, "FLASHMLA_SPARSE"}};
+  for (const auto& [problem, name] : cases) {
+    CAPTURE(name);
+    const Run apart = run(problem, name, false);
+    CHECK(apart.has_step("write_cache"));
+    CHECK(apart.has_step("concat_query"));
+    const Run whole = run(problem, name, true);
+    CHECK(whole.has_step("project_query"));
+    for (const char* step : {"write_cache", "concat_query", "quantise_query", "pad_query_heads"}) {
+      CHECK_FALSE(whole.has_step(step));
+    }
+    CHECK(difference(whole.output.output, apart.output.output) == 0);
+    CHECK(check_mla_cache(whole.problem, whole.stored.codes, whole.cache, *whole.output.cache)
+              .empty());
+    Problem off = problem;
+    off.mla.fused_steps = false;
+    CHECK(run(off, name, true).has_step("concat_query"));
+  }
+  // Ranks exchange the query between its steps.
+  Problem ranks = small_problem();
+  ranks.dcp.world_size = 2;
+  CHECK(run(ranks, "MLA", true).has_step("concat_query"));
 }
 
 TEST_CASE("the number of context chunks does not change a prefill") {

@@ -13,6 +13,17 @@
 
 namespace attnbench {
 
+/// The query of the first `tokens` rows as the attention of one rank takes it, [tokens,
+/// padded_heads, Lkv + R]. In one step project_query where the device has a kernel for that and
+/// mla.fused_steps allows it, else in the steps of the functions below. The one step takes the
+/// place of write_cache, if `writes` and that is the last step so far.
+struct LatentQuery {
+  const void* data = nullptr;
+  attn::Element element{};  // e4m3 if it is quantised
+};
+LatentQuery add_joined_query(MlaWork& work, attn::i64 tokens, bool is_quantised,
+                             attn::i64 padded_heads, bool writes = true);
+
 /// Steps project_query and concat_query of the first `tokens` rows: [tokens, h, Lkv + R] of every
 /// rank's own heads.
 std::vector<const void*> add_latent_query(MlaWork& work, attn::i64 tokens);

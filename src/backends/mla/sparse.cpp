@@ -59,16 +59,11 @@ class MlaSparse {
         workspace_starts_(work.problem.batch.size(), -1) {}
 
   void add_steps() {
-    std::vector<const void*> queries = add_latent_query(work_, tokens_);
-    attn::Element element = work_.element;
-    if (work_.plan.quantised_query) {
-      queries = {add_quantised_query(work_, queries.front(), tokens_)};
-      element = attn::Element::kE4M3;
-    }
-    queries = add_padded_heads(work_, queries, element, tokens_, padded_heads_);
+    const LatentQuery query =
+        add_joined_query(work_, tokens_, work_.plan.quantised_query, padded_heads_);
     void* output =
         work_.workspace(tokens_ * padded_heads_ * work_.sizes.latent, work_.element, "o_l");
-    attn::AttendParams attend = attend_params(queries.front(), element, output);
+    attn::AttendParams attend = attend_params(query.data, query.element, output);
     const bool has_sinks = !work_.inputs.sinks.empty();
     const bool is_partial = has_sinks || work_.extra_cache != nullptr;
     if (is_partial) make_partial(attend, "o_l of the lists");

@@ -13,6 +13,11 @@
 #include "ops/plan_rows.h"
 
 namespace attnbench {
+namespace {
+
+constexpr const char* kWriteStep = "write_cache";
+
+}  // namespace
 
 MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const BackendInputs& given,
                  Ops& device)
@@ -142,7 +147,6 @@ void MlaWork::add_write_step() {
     add_step(side_step(
         "calc_kv_scales", [this] { kv_scales->run(); }, kv_scales->bytes()));
   }
-  std::vector<attn::MlaCacheWriteParams> writes;
   const i64 num_slots = cache_before.new_kv_c.dim(0);
   for (const MlaRank& rank : ranks) {
     const attn::MlaEntries to = entries(rank, 0);
@@ -162,12 +166,17 @@ void MlaWork::add_write_step() {
     write.kv_lora_rank = static_cast<int>(sizes.latent);
     write.rope_head_dim = static_cast<int>(sizes.rope);
     write.k_scale = k_scale;
-    writes.push_back(write);
+    writes_.push_back(write);
   }
   const i64 entry_bytes =
       cache_before.data.shape().back() * static_cast<i64>(dtype_size(cache_before.data.dtype()));
-  add_each("write_cache", false, &Ops::write_mla_cache, std::move(writes),
+  add_each(kWriteStep, false, &Ops::write_mla_cache, writes_,
            static_cast<double>(num_slots * (sizes.entry() * size + entry_bytes)));
+}
+
+const attn::MlaCacheWriteParams* MlaWork::last_write() const {
+  const bool is_last = !steps.empty() && steps.back().name == kWriteStep;
+  return is_last && writes_.size() == 1 ? writes_.data() : nullptr;
 }
 
 int longest_query(std::span<const std::int32_t> query_start_loc) {

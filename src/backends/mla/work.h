@@ -131,6 +131,8 @@ class MlaWork {
               }});
   }
   void add_write_step();
+  /// What write_cache does, if that is the last step so far, of one rank; else null.
+  const attn::MlaCacheWriteParams* last_write() const;
 
  private:
   void set_memory();
@@ -138,6 +140,7 @@ class MlaWork {
   void set_ranks(const RankSeat* seat);
 
   std::unique_ptr<Communicator> simulated_;
+  std::vector<attn::MlaCacheWriteParams> writes_;
   bool has_attention_step_ = false;
 };
 

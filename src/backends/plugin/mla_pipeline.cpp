@@ -87,13 +87,11 @@ PluginMlaPipeline::PluginMlaPipeline(const MlaCapability& capability, const Prob
 void PluginMlaPipeline::add_query_steps() {
   MlaWork& w = work();
   first_query_step_ = w.steps.size();
-  std::vector<const void*> queries = add_latent_query(w, w.num_tokens);
-  query_element_ = w.element;
-  if (w.plan.quantised_query) {
-    queries = {add_quantised_query(w, queries.front(), w.num_tokens)};
-    query_element_ = attn::Element::kE4M3;
-  }
-  query_ = add_padded_heads(w, queries, query_element_, w.num_tokens, w.padded_heads()).front();
+  // Why the cache is written apart: these steps run once more where the query is checked.
+  const LatentQuery query =
+      add_joined_query(w, w.num_tokens, w.plan.quantised_query, w.padded_heads(), /*writes=*/false);
+  query_element_ = query.element;
+  query_ = query.data;
 }
 
 void PluginMlaPipeline::describe_tensors() {

@@ -88,6 +88,7 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(integer("mla.index_n_heads", AT(mla.index_n_heads), kCount));
   table.push_back(boolean("mla.index_ue8m0", AT(mla.index_ue8m0)));
   table.push_back(integer("mla.q_pad_num_heads", AT(mla.q_pad_num_heads), kCount, "null"));
+  table.push_back(boolean("mla.fused_steps", AT(mla.fused_steps)));
   table.push_back(enumeration("mla.kv_b_proj.dtype", AT(mla.kv_b_proj)));
   table.push_back(integer("mla.kv_b_proj.block_size", AT(mla.kv_b_proj_block), kCount, "null"));
 }

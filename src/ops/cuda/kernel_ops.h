@@ -9,6 +9,7 @@
 
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/launcher.h"
+#include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/operations.h"
 #include "ops/ops.h"
 
@@ -25,6 +26,9 @@ class KernelOps : public Ops {
   }
   TileUse beside_use(const attn::AttendParams& params) const override {
     return cuda::beside_use(params, launcher().forced_kernel());
+  }
+  bool fuses(const attn::LatentQueryParams& params) const override {
+    return latent_query_misfit(launcher().target(), params).empty();
   }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }

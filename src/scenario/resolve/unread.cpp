@@ -148,7 +148,7 @@ void add_mla(std::vector<ReadRule>& rules) {
   }
   for (const char* key :
        {"mla.ref_form", "mla.workspace_tokens", "mla.prefill_backend", "mla.v_pad",
-        "mla.emulate_fp8_prefill", "mla.use_prefill_query_quantization"}) {
+        "mla.emulate_fp8_prefill", "mla.use_prefill_query_quantization", "mla.fused_steps"}) {
     rules.push_back({key, is_mla, kMla});
   }
   rules.push_back({"mla.sparse_topk",

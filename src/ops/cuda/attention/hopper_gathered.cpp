@@ -295,6 +295,7 @@ void launch_gathered(Launcher& launcher, const AttendCall& call) {
   const std::int64_t items = tiles_of(call) * p.num_requests * call.num_parts();
   LaunchShape shape;
   shape.threads = attn::kLatentThreads;
+  shape.overlaps_previous = true;
   shape.shared_bytes = attn::kGatheredSharedBytes;
   shape.grid_x = std::min<std::int64_t>(items, launcher.target().num_sms);
   if (call.plan != nullptr) {

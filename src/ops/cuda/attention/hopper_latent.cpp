@@ -229,6 +229,7 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
   const TensorMap queries = box == 0 ? keys : latent_query_map(p, box);
   LaunchShape shape;
   shape.threads = attn::kLatentThreads;
+  shape.overlaps_previous = true;
   shape.shared_bytes = attn::kLatentSharedBytes;
   if (call.plan != nullptr) {
     shape.grid_x = p.num_requests == 0 ? 0 : tiles * call.plan->num_parts;

@@ -120,6 +120,7 @@ void launch_codes(Launcher& launcher, const AttendCall& call) {
   const TensorMap keys = codes_map(p);
   LaunchShape shape;
   shape.threads = attn::kLatentThreads;
+  shape.overlaps_previous = true;
   shape.shared_bytes = shared_bytes(rows_of_tile(p));
   if (call.plan != nullptr) {
     shape.grid_x = p.num_requests == 0 ? 0 : tiles * call.plan->num_parts;

@@ -1,12 +1,14 @@
 // Launch of kernels/matmul/matmul.cuh: the product without a library, and the only one for
 // batch-invariant runs. A CTA makes one tile of C from beginning to end, so the order of a sum does
 // not depend on m or on the number of batches.
+#include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 
 namespace attnbench::cuda {
 
 void matmul(Launcher& launcher, const attn::MatmulParams& p) {
+  if (prefers_few_rows(p)) return multiply_few_rows(launcher, p);
   const bool is_f32 = p.element == attn::Element::kF32;
   // As in the kernel: 64 rows, of 128 columns or, in f32, 64.
   constexpr std::int64_t kTileM = 64;

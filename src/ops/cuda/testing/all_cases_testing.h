@@ -6,6 +6,7 @@
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
 #include "ops/cuda/cache/slot_cache_cases_testing.h"
 #include "ops/cuda/indexer/indexer_cases_testing.h"
+#include "ops/cuda/matmul/few_rows_cases_testing.h"
 
 namespace attnbench::cuda {
 
@@ -19,6 +20,7 @@ inline std::vector<OperationCase> all_operation_cases() {
   add_packed_cases(cases);
   add_slot_cases(cases);
   add_indexer_cases(cases);
+  add_latent_query_cases(cases);
   return cases;
 }
 

@@ -1,0 +1,217 @@
+#include "ops/cuda/matmul/few_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/matmul/few_rows_layout.cuh"
+#include "ops/cuda/attention/spec.h"
+#include "ops/cuda/operations.h"
+#include "ops/cuda/vector_choice.h"
+#include "ops/heads_of_padding.h"
+
+namespace attnbench::cuda {
+namespace {
+
+using attn::Element;
+
+constexpr int kFewRowsVector = 16;  // of every load and store
+constexpr std::int64_t kMostK = attn::kFewRowsStep * attn::kFewRowsMostSteps;
+
+std::string alignment_misfit(const char* what, const Alignment& alignment) {
+  const int bytes = alignment.common_bytes();
+  if (bytes >= kFewRowsVector) return "";
+  return fmt::format("rows of {} lie on multiples of {} bytes, {} are needed", what, bytes,
+                     kFewRowsVector);
+}
+
+/// All of a product but where C goes.
+std::string operands_misfit(const attn::MatmulParams& p) {
+  if (!is_16_bit(p.element)) {
+    return fmt::format("{} operands: it multiplies bf16 or f16", short_name(p.element));
+  }
+  if (p.b_transposed != 0) return "a transposed B: its rows are those of k";
+  if (p.k <= 0 || p.k > kMostK || p.k % 8 != 0 || p.n % 8 != 0) {
+    return fmt::format("k {} and n {}: it takes multiples of 8, k up to {}", p.k, p.n, kMostK);
+  }
+  std::string reason = alignment_misfit("A", Alignment()
+                                                 .pointer(p.a)
+                                                 .stride(p.a_batch_stride, p.element)
+                                                 .stride(p.a_row_stride, p.element));
+  if (!reason.empty()) return reason;
+  return alignment_misfit("B", Alignment()
+                                   .pointer(p.b)
+                                   .stride(p.b_batch_stride, p.element)
+                                   .stride(p.b_row_stride, p.element));
+}
+
+int steps_of_k(const attn::MatmulParams& p) {
+  return static_cast<int>(ceil_quotient(p.k, attn::kFewRowsStep));
+}
+std::vector<std::pair<std::string, std::string>> few_rows_constants(const attn::MatmulParams& p,
+                                                                    FewRowsTile tile) {
+  return {{"attn::Element kElement", spec_name(p.element)},
+          {"int kRows", std::to_string(tile.rows)},
+          {"int kColumns", std::to_string(tile.columns)},
+          {"int kSteps", std::to_string(steps_of_k(p))}};
+}
+LaunchShape few_rows_shape(const attn::MatmulParams& p, FewRowsTile tile, std::int64_t batches) {
+  LaunchShape shape;
+  shape.grid_x = batches * ceil_quotient(p.m, tile.rows) * ceil_quotient(p.n, tile.columns);
+  shape.threads = attn::few_rows_threads(tile.rows, tile.columns);
+  shape.shared_bytes = attn::few_rows_shared_bytes(tile.rows, tile.columns, steps_of_k(p));
+  return shape;
+}
+std::string few_rows_name(const attn::MatmulParams& p, FewRowsTile tile) {
+  return fmt::format("{} {}x{} k{}", short_name(p.element), tile.rows, tile.columns,
+                     steps_of_k(p) * attn::kFewRowsStep);
+}
+
+std::string join_misfit(const attn::LatentQueryParams& p) {
+  const attn::ConcatParams& join = p.join;
+  if (join.first != p.project.c || join.first_size != p.project.n ||
+      join.num_heads != p.project.num_batches || join.num_tokens != p.project.m ||
+      join.element != p.project.element || join.second == nullptr || join.second_size % 8 != 0) {
+    return "a join of other things than the product and its rope parts";
+  }
+  std::string reason =
+      alignment_misfit("the rope part", Alignment()
+                                            .pointer(join.second)
+                                            .stride(join.second_token_stride, join.element)
+                                            .stride(join.second_head_stride, join.element));
+  if (!reason.empty()) return reason;
+  if (p.quantise.codes == nullptr) {
+    return alignment_misfit("the query", Alignment()
+                                             .pointer(join.output)
+                                             .stride(join.output_token_stride, join.element)
+                                             .stride(join.output_head_stride, join.element));
+  }
+  if (p.quantise.num_saturated != nullptr) return "a count of saturated elements: it has none";
+  // Pieces of 8 codes.
+  const int bytes =
+      Alignment().pointer(p.quantise.codes).bytes(p.quantise.code_row_stride).common_bytes();
+  return bytes >= 8 ? "" : "codes that do not lie on multiples of 8 bytes";
+}
+
+std::string write_misfit(const attn::LatentQueryParams& p) {
+  const attn::MlaCacheWriteParams& write = p.write;
+  if (write.cache == nullptr) return "";
+  if (write.format == attn::MlaEntry::kModel1 || write.source_element != p.project.element) {
+    return "entries of another type: it writes 16 bits as they are, e4m3 and fp8_ds_mla";
+  }
+  if (write.kv_lora_rank % 8 != 0 || write.rope_head_dim % 8 != 0) {
+    return "entries that are no multiples of 8 elements";
+  }
+  std::string reason =
+      alignment_misfit("new entries", Alignment()
+                                          .pointer(write.kv_c)
+                                          .pointer(write.k_pe)
+                                          .stride(write.kv_c_token_stride, write.source_element)
+                                          .stride(write.k_pe_token_stride, write.source_element));
+  if (!reason.empty()) return reason;
+  const Element stored =
+      write.format == attn::MlaEntry::kCopy ? write.source_element : Element::kE4M3;
+  const int bytes = Alignment()
+                        .pointer(write.cache)
+                        .stride(write.block_stride, stored)
+                        .stride(write.slot_stride, stored)
+                        .common_bytes();
+  const int needed = write.format == attn::MlaEntry::kE4M3 ? 8 : kFewRowsVector;
+  if (bytes >= needed) return "";
+  return fmt::format("entries lie on multiples of {} bytes, {} are needed", bytes, needed);
+}
+
+}  // namespace
+
+FewRowsTile few_rows_tile(const attn::MatmulParams& p, int num_sms) {
+  const int most_rows = p.m > 32 ? 64 : (p.m > 16 ? 32 : 16);
+  FewRowsTile best{16, 32};
+  for (int rows = 16; rows <= most_rows; rows *= 2) {
+    for (int columns = 32; columns <= 128; columns *= 2) {
+      const std::int64_t tiles =
+          p.num_batches * ceil_quotient(p.m, rows) * ceil_quotient(p.n, columns);
+      const bool is_larger = rows * columns > best.rows * best.columns ||
+                             (rows * columns == best.rows * best.columns && rows > best.rows);
+      if (tiles * 8 >= num_sms * 7 && columns <= p.n && is_larger) best = {rows, columns};
+    }
+  }
+  return best;
+}
+
+std::string few_rows_misfit(const attn::MatmulParams& p) {
+  if (p.output_element != p.element) {
+    return fmt::format("output in {}: it stores the type of the operands",
+                       short_name(p.output_element));
+  }
+  if (std::string reason = operands_misfit(p); !reason.empty()) return reason;
+  return alignment_misfit("C", Alignment()
+                                   .pointer(p.c)
+                                   .stride(p.c_batch_stride, p.element)
+                                   .stride(p.c_row_stride, p.element));
+}
+
+bool prefers_few_rows(const attn::MatmulParams& p) {
+  return p.m <= kMostFewRows && few_rows_misfit(p).empty();
+}
+
+std::string latent_query_misfit(const Target& target, const attn::LatentQueryParams& p) {
+  // Why: nothing was measured on others.
+  if (target.sm != 90) return fmt::format("compute capability {}: it is for 90", target.sm);
+  if (p.project.m > kMostFewRows) {
+    return fmt::format("{} tokens: it is for up to {}", p.project.m, kMostFewRows);
+  }
+  for (const auto& misfit : {join_misfit, write_misfit}) {
+    if (std::string reason = misfit(p); !reason.empty()) return reason;
+  }
+  return operands_misfit(p.project);
+}
+
+void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& p) {
+  const FewRowsTile tile = few_rows_tile(p, launcher.target().num_sms);
+  KernelSpec spec;
+  spec.source = "matmul/few_rows.cuh";
+  spec.function = "attn::few_rows";
+  spec.constants = few_rows_constants(p, tile);
+  spec.name = "matmul of few rows " + few_rows_name(p, tile);
+  LaunchShape shape = few_rows_shape(p, tile, p.num_batches);
+  shape.overlaps_previous = true;
+  launch(launcher, spec, shape, p);
+}
+
+void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
+  if (!latent_query_misfit(launcher.target(), p).empty()) {
+    matmul(launcher, p.project);
+    concat(launcher, p.join);
+    if (p.quantise.codes != nullptr) quantise_fp8(launcher, p.quantise);
+    if (p.padded_heads > p.join.num_heads) concat(launcher, heads_of_padding(p));
+    if (p.write.cache != nullptr) write_mla_cache(launcher, p.write);
+    return;
+  }
+  const FewRowsTile tile = few_rows_tile(p.project, launcher.target().num_sms);
+  const bool is_quantised = p.quantise.codes != nullptr;
+  const bool writes = p.write.cache != nullptr;
+  KernelSpec spec;
+  spec.source = "matmul/latent_query.cuh";
+  spec.function = "attn::latent_query";
+  spec.constants = few_rows_constants(p.project, tile);
+  spec.constants.emplace_back("attn::Element kQuery",
+                              spec_name(is_quantised ? Element::kE4M3 : p.project.element));
+  spec.constants.emplace_back("bool kWrites", spec_flag(writes));
+  const attn::MlaEntry entry = writes ? p.write.format : attn::MlaEntry::kCopy;
+  const char* const entry_name = entry == attn::MlaEntry::kCopy
+                                     ? "kCopy"
+                                     : (entry == attn::MlaEntry::kE4M3 ? "kE4M3" : "kDsMla");
+  spec.constants.emplace_back("attn::MlaEntry kEntry",
+                              std::string("attn::MlaEntry::") + entry_name);
+  spec.name = fmt::format("latent query {} to {}", few_rows_name(p.project, tile),
+                          is_quantised ? "e4m3" : short_name(p.project.element));
+  if (writes) spec.name += fmt::format(", writes {}", entry_name + 1);
+  LaunchShape shape = few_rows_shape(p.project, tile, p.padded_heads);
+  if (writes && shape.grid_x > 0)
+    shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
+  launch(launcher, spec, shape, p);
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,33 @@
+// Products of few rows, and the query of MLA decodes made in one launch: which calls their kernels
+// (kernels/matmul/few_rows.cuh, latent_query.cuh) take.
+#pragma once
+
+#include <string>
+
+#include "kernels/params_mla.h"
+#include "ops/cuda/launcher.h"
+
+namespace attnbench::cuda {
+
+/// A tile of C that a CTA makes.
+struct FewRowsTile {
+  int rows = 0;     // 16, 32 or 64
+  int columns = 0;  // 32, 64 or 128
+};
+/// The tile for a product on so many multiprocessors: the largest that still gives nearly each of
+/// them one, since small tiles read their part of A, or of B, more often.
+FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms);
+
+/// Why the kernel cannot take a product ("rows of 100 elements: ..."); empty where it can.
+std::string few_rows_misfit(const attn::MatmulParams& params);
+/// Whether it is to be taken, rather than a library: where it can be, up to kMostFewRows rows.
+bool prefers_few_rows(const attn::MatmulParams& params);
+inline constexpr std::int64_t kMostFewRows = 128;
+
+/// Why make_latent_query() of these is no single kernel on the target; empty where it is one.
+std::string latent_query_misfit(const Target& target, const attn::LatentQueryParams& params);
+
+/// The product by the kernel of few rows, which takes it.
+void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& params);
+
+}  // namespace attnbench::cuda

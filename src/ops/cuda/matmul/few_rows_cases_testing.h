@@ -1,0 +1,138 @@
+// Small cases of the query of MLA decodes.
+#pragma once
+
+#include "ops/cuda/testing/operation_cases_testing.h"
+
+namespace attnbench::cuda {
+
+struct LatentQueryCase {
+  Dtype dtype;
+  int tokens;
+  int heads;
+  int padded_heads;
+  bool is_quantised;
+  bool writes;
+  attn::MlaEntry entry = attn::MlaEntry::kCopy;
+  int nope = 128;
+  int latent = 512;
+  int rope = 64;
+};
+
+/// A call of make_latent_query() and its memory: [1, codes or query, cache].
+struct LatentQueryCall {
+  LatentQueryCall(Ops& ops, const LatentQueryCase& c) : memory(ops) {
+    constexpr int kBlocks = 20;
+    constexpr int kBlockSize = 16;
+    const attn::i64 qk = c.nope + c.rope;
+    const attn::i64 size = c.latent + c.rope;
+    attn::MatmulParams& project = params.project;
+    project.element = project.output_element = element_of(c.dtype);
+    const char* const query =
+        static_cast<const char*>(memory.upload(drawn(c.dtype, {c.tokens, c.heads, qk}, 61, false)));
+    project.a = query;
+    project.a_batch_stride = qk;
+    project.a_row_stride = c.heads * qk;
+    project.b = memory.upload(drawn(c.dtype, {c.heads, c.nope, c.latent}, 62, false));
+    project.b_batch_stride = attn::i64{c.nope} * c.latent;
+    project.b_row_stride = c.latent;
+    project.c = memory.upload(poisoned(c.dtype, {c.tokens, c.heads, c.latent}));
+    project.c_batch_stride = c.latent;
+    project.c_row_stride = attn::i64{c.heads} * c.latent;
+    project.num_batches = c.heads;
+    project.m = c.tokens;
+    project.n = c.latent;
+    project.k = c.nope;
+    attn::ConcatParams& join = params.join;
+    join.element = project.element;
+    join.first = project.c;
+    join.first_token_stride = project.c_row_stride;
+    join.first_head_stride = c.latent;
+    join.second = query + c.nope * 2;
+    join.second_token_stride = c.heads * qk;
+    join.second_head_stride = qk;
+    join.output_token_stride = c.padded_heads * size;
+    join.output_head_stride = size;
+    join.num_tokens = c.tokens;
+    join.num_heads = c.heads;
+    join.first_size = c.latent;
+    join.second_size = c.rope;
+    params.padded_heads = c.padded_heads;
+    const std::vector<std::int64_t> shape{c.tokens + 1, c.padded_heads, size};
+    if (c.is_quantised) {
+      join.output = memory.upload(poisoned(c.dtype, shape));
+      attn::StaticQuantiseParams& quantise = params.quantise;
+      quantise.source_element = project.element;
+      quantise.source = join.output;
+      quantise.source_row_stride = quantise.code_row_stride = c.padded_heads * size;
+      quantise.codes = static_cast<unsigned char*>(memory.result(poisoned(Dtype::kE4M3, shape)));
+      quantise.scale = memory.upload(std::vector<float>{30.0f});
+      quantise.num_rows = c.tokens;
+      quantise.num_columns = c.heads * size;
+    } else {
+      join.output = memory.result(poisoned(c.dtype, shape));
+    }
+    if (!c.writes) return;
+    const bool is_packed = c.entry == attn::MlaEntry::kDsMla;
+    const int entry = is_packed ? attn::kDsMlaEntryBytes : static_cast<int>(size);
+    Dtype cache = c.dtype;
+    if (c.entry != attn::MlaEntry::kCopy) cache = is_packed ? Dtype::kU8 : Dtype::kE4M3;
+    // More new entries than tokens of decodes, backwards; every fifth goes nowhere.
+    const int slots_of = c.tokens + 7;
+    std::vector<attn::i64> slots;
+    for (int t = 0; t < slots_of; ++t) {
+      slots.push_back(t % 5 == 3 ? -1 : kBlocks * kBlockSize - 1 - t);
+    }
+    attn::MlaCacheWriteParams& write = params.write;
+    write.format = c.entry;
+    write.source_element = project.element;
+    write.kv_c = memory.upload(drawn(c.dtype, {slots_of, c.latent}, 63, false));
+    write.kv_c_token_stride = c.latent;
+    write.k_pe = memory.upload(drawn(c.dtype, {slots_of, c.rope}, 64, false));
+    write.k_pe_token_stride = c.rope;
+    write.cache = memory.result(poisoned(cache, {kBlocks + 1, kBlockSize, entry}));
+    write.block_stride = attn::i64{kBlockSize} * entry;
+    write.slot_stride = entry;
+    write.slot_mapping = memory.upload(slots);
+    write.num_slots = slots_of;
+    write.block_size = kBlockSize;
+    write.kv_lora_rank = c.latent;
+    write.rope_head_dim = c.rope;
+    write.k_scale = memory.upload(std::vector<float>{4.0f});
+  }
+
+  CaseMemory memory;
+  attn::LatentQueryParams params{};
+};
+
+inline std::vector<LatentQueryCase> latent_query_cases() {
+  using enum Dtype;
+  using attn::MlaEntry;
+  return {{kBF16, 1, 16, 16, false, false},
+          {kBF16, 37, 16, 16, true, true, MlaEntry::kE4M3},
+          {kF16, 20, 5, 8, false, true, MlaEntry::kCopy},
+          {kBF16, 70, 3, 4, true, true, MlaEntry::kDsMla},
+          {kBF16, 100, 128, 128, false, true, MlaEntry::kCopy},
+          {kF16, 9, 4, 4, true, false, MlaEntry::kCopy, 64, 160, 32},
+          // By the operations one after the other: rows that lie nowhere near 16 bytes.
+          {kBF16, 6, 3, 5, true, true, MlaEntry::kE4M3, 20, 36, 12}};
+}
+
+inline OperationCase latent_query_case(const LatentQueryCase& c) {
+  // Codes are half a step apart where sums differ in their last bits.
+  const double tolerance = c.is_quantised ? 0.13 : (c.dtype == Dtype::kBF16 ? 1e-2 : 2e-3);
+  return {"make_latent_query " + std::string(dtype_name(c.dtype)) + " of " +
+              std::to_string(c.tokens) + " tokens, " + std::to_string(c.heads) + " heads",
+          tolerance,
+          [c](Ops& ops) {
+            LatentQueryCall call(ops, c);
+            ops.make_latent_query(call.params);
+            return call.memory.results();
+          },
+          c.is_quantised ? 0.05 : tolerance};
+}
+
+inline void add_latent_query_cases(std::vector<OperationCase>& cases) {
+  for (const LatentQueryCase& c : latent_query_cases()) cases.push_back(latent_query_case(c));
+}
+
+}  // namespace attnbench::cuda
