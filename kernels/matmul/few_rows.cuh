@@ -7,14 +7,14 @@
 // bytes in tiles of any size, and by both kernels.
 //
 // Config: Element kElement · int kRows (16, 32 or 64), kColumns (32, 64 or 128): of a tile of C ·
-// int kSteps: cdiv(k, kFewRowsStep)
+// int kSteps: cdiv(k, kFewRowsStep) · int kStages, at most kSteps: of them under way or at work at
+// a time · bool kFetches: the L2 fetches B while the kernel before still runs (few_rows alone)
 #pragma once
 
 #include "kernels/common/division.cuh"
 #include "kernels/matmul/few_rows_layout.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/ptx/cp_async.cuh"
-#include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 #include "kernels/ptx/packed.cuh"
@@ -52,30 +52,42 @@ struct FewRows {
   static constexpr int kPitchA = few_rows_pitch(kFewRowsStep);
   static constexpr int kPitchB = few_rows_pitch(kColumns);
   static constexpr int kPitchC = few_rows_pitch(kColumns);
-  static constexpr int kStages = few_rows_stages(Config::kSteps);
+  static constexpr int kStages = Config::kStages;
   static constexpr int kPieces = kColumns / 8;  // of 16 bytes, of a row of B or C
   static_assert(kBlocksAcross % 2 == 0);
+
+  // Pieces of a step that a thread copies, and rows between them.
+  static constexpr int kPiecesA = kFewRowsStep / 8;  // of a row of A
+  static constexpr int kRowsApartA = kThreads / kPiecesA;
+  static constexpr int kRowsApartB = kThreads / kPieces;
+  static constexpr int kOwnA = kRows / kRowsApartA;
+  static constexpr int kOwnB = kFewRowsStep / kRowsApartB;
 
   const MatmulParams& p;
   FewRowsTile tile;
   unsigned char* memory;  // shared
+  // The thread's first piece of the first step: where it lies, and its row and column of the tile.
+  const u16* from_a;
+  const u16* from_b;
+  int row_a, column_a;
+  int row_b, column_b;
   float sums[kBlocksDown][kBlocksAcross][4];
 
-  __device__ __forceinline__ const u16* a() const {
-    return static_cast<const u16*>(p.a) + tile.batch * p.a_batch_stride;
-  }
-  __device__ __forceinline__ const u16* b() const {
-    return static_cast<const u16*>(p.b) + tile.batch * p.b_batch_stride;
+  __device__ __forceinline__ FewRows(const MatmulParams& of, FewRowsTile at, unsigned char* shared)
+      : p(of),
+        tile(at),
+        memory(shared),
+        row_a(static_cast<int>(threadIdx.x) / kPiecesA),
+        column_a(static_cast<int>(threadIdx.x) % kPiecesA * 8),
+        row_b(static_cast<int>(threadIdx.x) / kPieces),
+        column_b(static_cast<int>(threadIdx.x) % kPieces * 8),
+        sums{} {
+    from_a = static_cast<const u16*>(p.a) + tile.batch * p.a_batch_stride +
+             (tile.first_row + row_a) * p.a_row_stride + column_a;
+    from_b = static_cast<const u16*>(p.b) + tile.batch * p.b_batch_stride + row_b * p.b_row_stride +
+             tile.first_column + column_b;
   }
 
-  /// Has the L2 fetch the tile's part of B, which no kernel before this one makes.
-  __device__ __forceinline__ void fetch_weights() const {
-    constexpr int kLines = kColumns * 2 / 128 > 0 ? kColumns * 2 / 128 : 1;  // of a row
-    for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(p.k) * kLines; i += kThreads) {
-      const i64 column = tile.first_column + i % kLines * 64;
-      if (column < p.n) fetch_line(b() + i / kLines * p.b_row_stride + column);
-    }
-  }
   /// The copies of the first steps of A and B, a group for each; what lies outside of them is 0.
   __device__ __forceinline__ void load() const {
 #pragma unroll
@@ -85,26 +97,26 @@ struct FewRows {
     }
   }
   __device__ __forceinline__ void load_step(int step) const {
-    constexpr int kPiecesA = kFewRowsStep / 8;
     const u32 to_a =
         shared_address(memory + step % kStages * few_rows_stage_bytes(kRows, kColumns));
     const u32 to_b = to_a + few_rows_a_bytes(kRows);
     const int first_k = step * kFewRowsStep;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kRows * kPiecesA; i += kThreads) {
-      const int row = i / kPiecesA;
-      const int k = first_k + i % kPiecesA * 8;
-      const bool is_there = tile.first_row + row < p.m && k < p.k;
-      copy_async<16>(to_a + static_cast<u32>(row * kPitchA + i % kPiecesA * 16),
-                     is_there ? a() + (tile.first_row + row) * p.a_row_stride + k : a(), is_there);
+    for (int i = 0; i < kOwnA; ++i) {
+      const int row = row_a + i * kRowsApartA;
+      const bool is_there = tile.first_row + row < p.m && first_k + column_a < p.k;
+      const u16* const from = from_a + i * kRowsApartA * p.a_row_stride + first_k;
+      copy_async<16>(to_a + static_cast<u32>(row * kPitchA + column_a * 2),
+                     is_there ? from : static_cast<const u16*>(p.a), is_there);
     }
+    const bool has_column = tile.first_column + column_b < p.n;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kFewRowsStep * kPieces; i += kThreads) {
-      const int k = first_k + i / kPieces;
-      const i64 column = tile.first_column + i % kPieces * 8;
-      const bool is_there = k < p.k && column < p.n;
-      copy_async<16>(to_b + static_cast<u32>(i / kPieces * kPitchB + i % kPieces * 16),
-                     is_there ? b() + k * p.b_row_stride + column : b(), is_there);
+    for (int i = 0; i < kOwnB; ++i) {
+      const int row = row_b + i * kRowsApartB;
+      const bool is_there = has_column && first_k + row < p.k;
+      const u16* const from = from_b + (first_k + i * kRowsApartB) * p.b_row_stride;
+      copy_async<16>(to_b + static_cast<u32>(row * kPitchB + column_b * 2),
+                     is_there ? from : static_cast<const u16*>(p.b), is_there);
     }
   }
 
@@ -116,32 +128,45 @@ struct FewRows {
     return static_cast<int>(threadIdx.x) / 32 % kAcross * (kBlocksAcross * 8);
   }
 
-  /// sums += A @ B of a step that has come.
-  __device__ __forceinline__ void multiply(int step) {
+  /// Operands of 16 of k, for all blocks of the warp.
+  struct Operands {
+    u32 left[kBlocksDown][4];
+    u32 right[kBlocksAcross / 2][4];
+  };
+  __device__ __forceinline__ static void load_operands(Operands& to, u32 at_a, u32 at_b, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int m = 0; m < kBlocksDown; ++m) {
+      load_matrices(at_a + static_cast<u32>((warp_row() + m * 16 + lane % 16) * kPitchA +
+                                            (k + lane / 16 * 8) * 2),
+                    to.left[m]);
+    }
+#pragma unroll
+    for (int n = 0; n < kBlocksAcross / 2; ++n) {
+      load_matrices_transposed(
+          at_b + static_cast<u32>((k + lane % 16) * kPitchB +
+                                  (warp_column() + n * 16 + lane / 16 * 8) * 2),
+          to.right[n]);
+    }
+  }
+  /// sums += A @ B of a step that has come; the next operands are on their way during products.
+  __device__ __forceinline__ void multiply(int step) {
     const u32 at_a =
         shared_address(memory + step % kStages * few_rows_stage_bytes(kRows, kColumns));
     const u32 at_b = at_a + few_rows_a_bytes(kRows);
+    Operands operands[2];
+    load_operands(operands[0], at_a, at_b, 0);
 #pragma unroll
     for (int k = 0; k < kFewRowsStep; k += 16) {
-      u32 left[kBlocksDown][4];
+      const Operands& now = operands[k / 16 % 2];
+      if (k + 16 < kFewRowsStep) load_operands(operands[(k / 16 + 1) % 2], at_a, at_b, k + 16);
 #pragma unroll
-      for (int m = 0; m < kBlocksDown; ++m) {
-        load_matrices(at_a + static_cast<u32>((warp_row() + m * 16 + lane % 16) * kPitchA +
-                                              (k + lane / 16 * 8) * 2),
-                      left[m]);
-      }
-#pragma unroll
-      for (int n = 0; n < kBlocksAcross; n += 2) {
-        u32 right[4];
-        load_matrices_transposed(
-            at_b + static_cast<u32>((k + lane % 16) * kPitchB +
-                                    (warp_column() + n * 8 + lane / 16 * 8) * 2),
-            right);
+      for (int n = 0; n < kBlocksAcross; ++n) {
+        const u32(&right)[4] = now.right[n / 2];
 #pragma unroll
         for (int m = 0; m < kBlocksDown; ++m) {
-          multiply_add<Config::kElement>(sums[m][n], left[m], right[0], right[1]);
-          multiply_add<Config::kElement>(sums[m][n + 1], left[m], right[2], right[3]);
+          multiply_add<Config::kElement>(sums[m][n], now.left[m], right[n % 2 * 2],
+                                         right[n % 2 * 2 + 1]);
         }
       }
     }
@@ -198,9 +223,7 @@ struct FewRows {
 
 template <class Config>
 __device__ __forceinline__ void multiply_few_rows(const MatmulParams& p, unsigned char* memory) {
-  FewRows<Config> product{p, few_rows_tile<Config>(p, blockIdx.x), memory, {}};
-  product.fetch_weights();
-  await_previous_kernel();
+  FewRows<Config> product(p, few_rows_tile<Config>(p, blockIdx.x), memory);
   product.load();
   product.run();
   product.each_piece([&](i64 row, i64 column, const ElementVector<Config::kElement, 8>& piece) {
@@ -210,8 +233,7 @@ __device__ __forceinline__ void multiply_few_rows(const MatmulParams& p, unsigne
   });
 }
 
-/// Grid: batches * tiles across * tiles down. Shared memory: few_rows_shared_bytes(). May overlap
-/// with the kernel that makes A: the weights are asked for before that has ended.
+/// Grid: batches * tiles across * tiles down. Shared memory: few_rows_shared_bytes().
 template <class Config>
 __global__ void __launch_bounds__(few_rows_threads(Config::kRows, Config::kColumns))
     few_rows(const __grid_constant__ MatmulParams p) {

@@ -8,11 +8,9 @@ namespace attn {
 
 constexpr int kFewRowsStep = 64;  // of k that is waited for at a time
 constexpr int kFewRowsMostSteps = 8;
-/// Steps that are under way or at work at a time: more than the memory's latency asks for, and few
-/// enough for two CTAs on a multiprocessor.
-ATTN_FN constexpr int few_rows_stages(int steps) { return steps < 4 ? steps : 4; }
 
-/// Warps across a tile of `rows` (16, 32 or 64) by `columns` (32, 64 or 128) of C, and down it.
+/// Warps down a tile of `rows` (16, 32, 64 or 128) by `columns` (32, 64 or 128) of C, and across
+/// it.
 ATTN_FN constexpr int few_rows_warps_down(int rows) { return rows > 16 ? 2 : 1; }
 ATTN_FN constexpr int few_rows_warps_across(int columns) { return columns > 32 ? 4 : 2; }
 ATTN_FN constexpr int few_rows_threads(int rows, int columns) {
@@ -27,10 +25,10 @@ ATTN_FN constexpr int few_rows_stage_bytes(int rows, int columns) {
   return few_rows_a_bytes(rows) + kFewRowsStep * few_rows_pitch(columns);
 }
 /// The tile of C, rounded, lies where the first steps were.
-ATTN_FN constexpr int few_rows_shared_bytes(int rows, int columns, int steps) {
-  const int stages = few_rows_stages(steps) * few_rows_stage_bytes(rows, columns);
+ATTN_FN constexpr int few_rows_shared_bytes(int rows, int columns, int stages) {
+  const int steps = stages * few_rows_stage_bytes(rows, columns);
   const int tile = rows * few_rows_pitch(columns);
-  return stages > tile ? stages : tile;
+  return steps > tile ? steps : tile;
 }
 
 }  // namespace attn

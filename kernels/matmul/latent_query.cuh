@@ -13,58 +13,71 @@
 
 #include "kernels/cache/ds_mla.cuh"
 #include "kernels/matmul/few_rows.cuh"
+#include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/nvfp4_block.cuh"
 
 namespace attn {
 
-/// Where columns of the joined query go; those of e4m3 by q_scale.
+/// Eight columns of the joined query from `column` of a head on; codes are rounded from products
+/// with `factor`, 1 / q_scale.
 template <class Config>
-struct JoinedQuery {
-  static constexpr bool kIsQuantised = Config::kQuery != Config::kElement;
+__device__ __forceinline__ void store_joined(const LatentQueryParams& p, float factor, i64 token,
+                                             i64 head, i64 column,
+                                             const ElementVector<Config::kElement, 8>& piece) {
+  if constexpr (Config::kQuery != Config::kElement) {
+    float values[8];
+    decode_vector(piece, values);
+    scale_by(values, factor);
+    store_vector(p.quantise.codes + token * p.quantise.code_row_stride +
+                     head * (p.join.first_size + p.join.second_size) + column,
+                 encode_vector<Element::kE4M3>(values));
+  } else {
+    store_vector(static_cast<u16*>(p.join.output) + token * p.join.output_token_stride +
+                     head * p.join.output_head_stride + column,
+                 piece);
+  }
+}
 
-  const LatentQueryParams& p;
-  float factor;
+/// A thread's pieces of the rope part of a head, for the rows of a tile: zeros of a head of
+/// padding. Rope parts that are longer go through several of these, from piece `first` on.
+template <class Config>
+struct RopePieces {
+  static constexpr int kThreads = FewRows<Config>::kThreads;
+  static constexpr int kOwn = Config::kRows * 8 / kThreads;  // of 64 columns
+  using Piece = ElementVector<Config::kElement, 8>;
+  Piece pieces[kOwn];
 
-  __device__ __forceinline__ explicit JoinedQuery(const LatentQueryParams& of)
-      : p(of), factor(kIsQuantised ? __fdiv_rn(1.0f, of.quantise.scale[0]) : 1.0f) {}
-
-  __device__ __forceinline__ void store(i64 token, i64 head, i64 column,
-                                        const ElementVector<Config::kElement, 8>& piece) const {
-    if constexpr (kIsQuantised) {
-      float values[8];
-      decode_vector(piece, values);
-      scale_by(values, factor);
-      store_vector(p.quantise.codes + token * p.quantise.code_row_stride +
-                       head * (p.join.first_size + p.join.second_size) + column,
-                   encode_vector<Element::kE4M3>(values));
-    } else {
-      store_vector(static_cast<u16*>(p.join.output) + token * p.join.output_token_stride +
-                       head * p.join.output_head_stride + column,
-                   piece);
+  template <class Each>
+  __device__ __forceinline__ void each(const LatentQueryParams& p, const FewRowsTile& tile,
+                                       int first, const Each& each) {
+    const int of_row = p.join.second_size / 8;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int index = first + i * kThreads + static_cast<int>(threadIdx.x);
+      const i64 token = tile.first_row + index / of_row;
+      if (index < Config::kRows * of_row && token < p.project.m) {
+        each(pieces[i], token, index % of_row * 8);
+      }
     }
   }
-};
-
-/// The rope part of a head, for the rows of a tile; of a head of padding it is 0.
-template <class Config>
-__device__ __forceinline__ void join_rope(const LatentQueryParams& p,
-                                          const JoinedQuery<Config>& joined,
-                                          const FewRowsTile& tile, bool is_padding) {
-  const int pieces = p.join.second_size / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < Config::kRows * pieces;
-       i += FewRows<Config>::kThreads) {
-    const i64 token = tile.first_row + i / pieces;
-    if (token >= p.project.m) break;
-    const int column = i % pieces * 8;
-    ElementVector<Config::kElement, 8> piece{};
-    if (!is_padding) {
+  __device__ __forceinline__ void load(const LatentQueryParams& p, const FewRowsTile& tile,
+                                       int first) {
+    const bool is_padding = tile.batch >= p.project.num_batches;
+    each(p, tile, first, [&](Piece& piece, i64 token, int column) {
+      piece = {};
+      if (is_padding) return;
       piece = load_vector<Config::kElement, 8>(static_cast<const u16*>(p.join.second) +
                                                token * p.join.second_token_stride +
                                                tile.batch * p.join.second_head_stride + column);
-    }
-    joined.store(token, tile.batch, p.join.first_size + column, piece);
+    });
   }
-}
+  __device__ __forceinline__ void store(const LatentQueryParams& p, const FewRowsTile& tile,
+                                        int first, float factor) {
+    each(p, tile, first, [&](Piece& piece, i64 token, int column) {
+      store_joined<Config>(p, factor, token, tile.batch, p.join.first_size + column, piece);
+    });
+  }
+};
 
 /// Entries of the cache, one for each warp of the CTA.
 template <class Config>
@@ -91,18 +104,28 @@ __device__ __forceinline__ void make_latent_query(const LatentQueryParams& p,
       return;
     }
   }
-  FewRows<Config> product{p.project, few_rows_tile<Config>(p.project, blockIdx.x), memory, {}};
-  const JoinedQuery<Config> joined(p);
+  FewRows<Config> product(p.project, few_rows_tile<Config>(p.project, blockIdx.x), memory);
   const FewRowsTile tile = product.tile;
   const bool is_padding = tile.batch >= p.project.num_batches;
-  // Before the rope part, whose loads are waited for.
+  const float scale = Config::kQuery != Config::kElement ? p.quantise.scale[0] : 1.0f;
+  // What is waited for late is asked for early.
+  RopePieces<Config> rope;
+  const bool has_rope = tile.first_column == 0;
   if (!is_padding) product.load();
-  if (tile.first_column == 0) join_rope<Config>(p, joined, tile, is_padding);
+  if (has_rope) rope.load(p, tile, 0);
   if (!is_padding) product.run();
+  const float factor = __fdiv_rn(1.0f, scale);
   product.each_piece([&](i64 token, i64 column, const ElementVector<Config::kElement, 8>& piece) {
-    joined.store(token, tile.batch, column,
-                 is_padding ? ElementVector<Config::kElement, 8>{} : piece);
+    store_joined<Config>(p, factor, token, tile.batch, column,
+                         is_padding ? ElementVector<Config::kElement, 8>{} : piece);
   });
+  if (!has_rope) return;
+  rope.store(p, tile, 0, factor);
+  constexpr int kAtOnce = RopePieces<Config>::kOwn * RopePieces<Config>::kThreads;
+  for (int i = kAtOnce; i < Config::kRows * p.join.second_size / 8; i += kAtOnce) {
+    rope.load(p, tile, i);
+    rope.store(p, tile, i, factor);
+  }
 }
 
 /// Grid: tiles of padded_heads products, then cdiv(num_slots, warps of a CTA) CTAs if kWrites.

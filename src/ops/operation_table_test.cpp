@@ -86,6 +86,10 @@ class NotingOps final : public Ops {
   void prepare_matmul(const attn::MatmulParams& params) override {
     note_operation("prepare_matmul", params);
   }
+  bool fuses(const attn::LatentQueryParams&) const override {
+    note("fuses");
+    return true;
+  }
 
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { note_operation(#name, ATTNBENCH_LIST arguments); }
@@ -179,6 +183,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.stream_for("run() of MINE") == &inner);
   CHECK(outer.take_kernels().size() == 3);
   const std::string prepared = call(outer, "prepare_matmul", &Ops::prepare_matmul);
+  CHECK(outer.fuses({}));
 
   std::ostringstream expected;
   const void* host = &byte;
@@ -186,7 +191,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
            << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
-           << prepared << '\n';
+           << prepared << "\nfuses\n";
   CHECK(lines(inner.calls) == expected.str());
 }
 

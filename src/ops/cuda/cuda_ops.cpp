@@ -117,12 +117,11 @@ void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes
 void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }
 
 void CudaOps::prepare_matmul(const attn::MatmulParams& params) {
-  if (!cuda::prefers_few_rows(params)) library_matmul_.find_or_plan(params);
+  library_matmul_.find_or_plan(params);
 }
 
 void CudaOps::matmul(const attn::MatmulParams& params) {
-  const cuda::LibraryProduct* product =
-      cuda::prefers_few_rows(params) ? nullptr : library_matmul_.find_or_plan(params);
+  const cuda::LibraryProduct* product = library_matmul_.find_or_plan(params);
   if (product == nullptr) {
     KernelOps::matmul(params);
     return;

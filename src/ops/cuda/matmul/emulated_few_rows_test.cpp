@@ -40,6 +40,7 @@ struct Config {
   static constexpr int kRows = kTileRows;
   static constexpr int kColumns = kTileColumns;
   static constexpr int kSteps = kStepsOfK;
+  static constexpr int kStages = kStepsOfK > 3 ? 3 : kStepsOfK;
   static constexpr Element kQuery = kTo;
   static constexpr bool kWrites = kWithWrites;
   static constexpr MlaEntry kEntry = kOfEntry;
@@ -49,7 +50,7 @@ struct Config {
 template <class C>
 void run_grid(std::int64_t ctas, const std::function<void(unsigned char*)>& work) {
   const auto bytes =
-      static_cast<std::size_t>(attn::few_rows_shared_bytes(C::kRows, C::kColumns, C::kSteps));
+      static_cast<std::size_t>(attn::few_rows_shared_bytes(C::kRows, C::kColumns, C::kStages));
   for (std::int64_t i = 0; i < ctas; ++i) {
     EmulatedCta cta(attn::few_rows_threads(C::kRows, C::kColumns), bytes);
     std::memset(cta.shared(), 0xFF, bytes);

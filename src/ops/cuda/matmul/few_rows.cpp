@@ -50,18 +50,28 @@ std::string operands_misfit(const attn::MatmulParams& p) {
 int steps_of_k(const attn::MatmulParams& p) {
   return static_cast<int>(ceil_quotient(p.k, attn::kFewRowsStep));
 }
+/// All steps of k where they take no more of the memory than leaves room for a second CTA.
+int stages_of(const attn::MatmulParams& p, FewRowsTile tile) {
+  constexpr int kHalf = 113 * 1024;  // of a multiprocessor
+  int stages = steps_of_k(p);
+  while (stages > 1 && attn::few_rows_shared_bytes(tile.rows, tile.columns, stages) > kHalf) {
+    --stages;
+  }
+  return stages;
+}
 std::vector<std::pair<std::string, std::string>> few_rows_constants(const attn::MatmulParams& p,
                                                                     FewRowsTile tile) {
   return {{"attn::Element kElement", spec_name(p.element)},
           {"int kRows", std::to_string(tile.rows)},
           {"int kColumns", std::to_string(tile.columns)},
-          {"int kSteps", std::to_string(steps_of_k(p))}};
+          {"int kSteps", std::to_string(steps_of_k(p))},
+          {"int kStages", std::to_string(stages_of(p, tile))}};
 }
 LaunchShape few_rows_shape(const attn::MatmulParams& p, FewRowsTile tile, std::int64_t batches) {
   LaunchShape shape;
   shape.grid_x = batches * ceil_quotient(p.m, tile.rows) * ceil_quotient(p.n, tile.columns);
   shape.threads = attn::few_rows_threads(tile.rows, tile.columns);
-  shape.shared_bytes = attn::few_rows_shared_bytes(tile.rows, tile.columns, steps_of_k(p));
+  shape.shared_bytes = attn::few_rows_shared_bytes(tile.rows, tile.columns, stages_of(p, tile));
   return shape;
 }
 std::string few_rows_name(const attn::MatmulParams& p, FewRowsTile tile) {
@@ -175,9 +185,7 @@ void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& p) {
   spec.function = "attn::few_rows";
   spec.constants = few_rows_constants(p, tile);
   spec.name = "matmul of few rows " + few_rows_name(p, tile);
-  LaunchShape shape = few_rows_shape(p, tile, p.num_batches);
-  shape.overlaps_previous = true;
-  launch(launcher, spec, shape, p);
+  launch(launcher, spec, few_rows_shape(p, tile, p.num_batches), p);
 }
 
 void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {

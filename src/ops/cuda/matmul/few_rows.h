@@ -20,7 +20,7 @@ FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms);
 
 /// Why the kernel cannot take a product ("rows of 100 elements: ..."); empty where it can.
 std::string few_rows_misfit(const attn::MatmulParams& params);
-/// Whether it is to be taken, rather than a library: where it can be, up to kMostFewRows rows.
+/// Whether matmul() takes it where there is no library: where it can be, up to kMostFewRows rows.
 bool prefers_few_rows(const attn::MatmulParams& params);
 inline constexpr std::int64_t kMostFewRows = 128;
 
