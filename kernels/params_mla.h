@@ -152,17 +152,18 @@ struct ConcatParams {
 };
 
 /// What comes before the attention of an MLA decode, all in one (semantics §8.4, §8.7): the
-/// products of the heads, then `join`, whose first part they are; then, if quantise.codes is given,
-/// codes of the joined query; heads of zeros behind the others up to padded_heads; and, if
-/// write.cache is given, new entries of the cache. The same bytes as matmul(), concat(),
-/// quantise_fp8() and write_mla_cache() one after the other, but for the order of the products'
-/// sums.
+/// products of the heads; `join`, whose first part they are; codes of the joined query, if
+/// quantise.codes is given; heads of zeros behind the others; and new entries of the cache, if
+/// write.cache is given. The same bytes as matmul(), concat(), quantise_fp8(), concat() and
+/// write_mla_cache() one after the other, but for the order of the products' sums. D is the size of
+/// a joined head.
 struct LatentQueryParams {
-  MatmulParams project;  // [m, num_batches, n], 16 bits; c may be left unwritten
-  ConcatParams join;     // first: c, second: the rope parts; output: [m, padded_heads, D] in 16
-                         // bits, may be left unwritten where codes are made
-  int padded_heads;      // >= num_batches
-  StaticQuantiseParams quantise;  // codes: [m, padded_heads, D], without a count of saturated ones
+  MatmulParams project;  // [m, heads, n], 16 bits; c may be left unwritten
+  ConcatParams join;     // first: c, second: rope parts; output: [m, padded heads, D] in 16 bits,
+                         // which may be left unwritten where codes are made
+  StaticQuantiseParams quantise;  // codes: [m, padded heads, D], saturated ones are not counted
+  ConcatParams pad;  // num_heads heads of zeros, or none: the same rows as the codes, or else the
+                     // query, behind the heads of `join`; no first part
   MlaCacheWriteParams write;
 };
 

@@ -90,7 +90,9 @@ FLOORS = {
     # A table is text for any format.
     "report": [["tables"], ["formats"]],
     "kernels": [["common"], ["ptx"], ["attention", "measure", "move"],
-                ["cache", "indexer", "matmul", "merge", "quantise"]],
+                ["cache", "indexer", "matmul", "merge", "quantise"],
+                # Several operations in one launch.
+                ["fused"]],
 }
 
 # Beginning of a third-party #include -> modules that may use it.

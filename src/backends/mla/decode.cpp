@@ -33,7 +33,7 @@ class MlaDecode {
   void add_steps() {
     if (work_.has_ranks()) {
       const std::vector<const void*> all = gather_heads(add_latent_query(work_, tokens_));
-      add_rank_attention(add_padded_heads(work_, all, work_.element, tokens_, padded_heads_));
+      add_rank_attention(add_padded_heads(work_, all, tokens_, padded_heads_));
     } else {
       const LatentQuery query =
           add_joined_query(work_, tokens_, work_.plan.quantised_query, padded_heads_);

@@ -54,21 +54,6 @@ attn::ConcatParams concat_query(const MlaWork& work, const MlaRank& rank, i64 to
   return concat;
 }
 
-/// Codes of the joined query by q_scale; rows of both have room for padded_heads. Without their
-/// place.
-attn::StaticQuantiseParams quantise_query(const MlaWork& work, const void* query, i64 tokens,
-                                          i64 padded_heads) {
-  const i64 entry = work.sizes.entry();
-  attn::StaticQuantiseParams quantise{};
-  quantise.source_element = work.element;
-  quantise.source = query;
-  quantise.source_row_stride = quantise.code_row_stride = padded_heads * entry;
-  quantise.scale = work.q_scale;
-  quantise.num_rows = tokens;
-  quantise.num_columns = work.sizes.heads * entry;
-  return quantise;
-}
-
 double product_flops(const MlaWork& work, i64 tokens, i64 inner) {
   return 2.0 * static_cast<double>(work.sizes.heads * tokens) *
          static_cast<double>(work.sizes.latent * inner);
@@ -97,48 +82,59 @@ std::vector<const void*> add_latent_query(MlaWork& work, i64 tokens) {
 
 LatentQuery add_joined_query(MlaWork& work, i64 tokens, bool is_quantised, i64 padded_heads,
                              bool writes) {
-  const MlaSizes& n = work.sizes;
+  const i64 row = padded_heads * work.sizes.entry();
+  const i64 own_row = work.sizes.heads * work.sizes.entry();
   const MlaRank& rank = work.ranks.front();
+  void* latent =
+      work.workspace(tokens * work.sizes.heads * work.sizes.latent, work.element, "ql_nope");
+  void* joined = work.workspace(tokens * row, work.element, "latent query");
   attn::LatentQueryParams all{};
-  void* latent = work.workspace(tokens * n.heads * n.latent, work.element, "ql_nope");
-  void* joined = work.workspace(tokens * padded_heads * n.entry(), work.element, "latent query");
   all.project = project_query(work, rank, tokens, latent);
   all.join = concat_query(work, rank, tokens, latent, joined);
-  all.join.output_token_stride = padded_heads * n.entry();
-  all.padded_heads = checked_int32(padded_heads, "heads of the query");
+  all.join.output_token_stride = row;
+  LatentQuery query{joined, work.element};
+  void* padding = MlaWork::at(joined, own_row, work.element);
   if (is_quantised) {
-    all.quantise = quantise_query(work, joined, tokens, padded_heads);
-    all.quantise.codes = work.memory.workspace_of<unsigned char>(tokens * padded_heads * n.entry(),
-                                                                 "quantised query");
+    attn::StaticQuantiseParams& quantise = all.quantise;
+    quantise.source_element = work.element;
+    quantise.source = joined;
+    quantise.source_row_stride = quantise.code_row_stride = row;
+    quantise.codes = work.memory.workspace_of<unsigned char>(tokens * row, "quantised query");
+    quantise.scale = work.q_scale;
+    quantise.num_rows = tokens;
+    quantise.num_columns = own_row;
+    query = {quantise.codes, attn::Element::kE4M3};
+    padding = quantise.codes + own_row;
   }
+  all.pad.element = query.element;
+  all.pad.output = padding;
+  all.pad.output_token_stride = row;
+  all.pad.output_head_stride = work.sizes.entry();
+  all.pad.num_tokens = tokens;
+  all.pad.num_heads = checked_int32(padded_heads - work.sizes.heads, "heads of padding");
+  all.pad.second_size = checked_int32(work.sizes.entry(), "size of the joined query");
   const attn::MlaCacheWriteParams* const write = writes ? work.last_write() : nullptr;
   if (write != nullptr) all.write = *write;
-  if (!work.problem.mla.fused_steps || !work.ops.fuses(all)) {
-    std::vector<const void*> queries = add_latent_query(work, tokens);
-    attn::Element element = work.element;
-    if (is_quantised) {
-      queries = {add_quantised_query(work, queries.front(), tokens)};
-      element = attn::Element::kE4M3;
-    }
-    return {add_padded_heads(work, queries, element, tokens, padded_heads).front(), element};
+  const double flops = product_flops(work, tokens, work.sizes.nope);
+  if (work.problem.mla.fused_steps && work.ops.fuses(all)) {
+    if (write != nullptr) work.steps.pop_back();
+    work.add_each("project_query", false, &Ops::make_latent_query, std::vector{all}, 0, flops);
+    return query;
   }
-  if (write != nullptr) work.steps.pop_back();
-  work.add_each("project_query", false, &Ops::make_latent_query, std::vector{all}, 0,
-                product_flops(work, tokens, n.nope));
-  if (is_quantised) return {all.quantise.codes, attn::Element::kE4M3};
-  return {joined, work.element};
-}
-
-const void* add_quantised_query(MlaWork& work, const void* query, i64 tokens) {
-  attn::StaticQuantiseParams quantise = quantise_query(work, query, tokens, work.sizes.heads);
-  quantise.codes =
-      work.memory.workspace_of<unsigned char>(tokens * quantise.num_columns, "quantised query");
-  work.add_each("quantise_query", false, &Ops::quantise_fp8, std::vector{quantise});
-  return quantise.codes;
+  work.ops.prepare_matmul(all.project);
+  work.add_each("project_query", false, &Ops::matmul, std::vector{all.project}, 0, flops);
+  work.add_each("concat_query", false, &Ops::concat, std::vector{all.join});
+  if (is_quantised) {
+    work.add_each("quantise_query", false, &Ops::quantise_fp8, std::vector{all.quantise});
+  }
+  if (all.pad.num_heads > 0) {
+    work.add_each("pad_query_heads", false, &Ops::concat, std::vector{all.pad});
+  }
+  return query;
 }
 
 std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const void*>& queries,
-                                          attn::Element element, i64 tokens, i64 padded_heads) {
+                                          i64 tokens, i64 padded_heads) {
   if (padded_heads == work.sizes.heads) return queries;
   const i64 row = work.sizes.heads * work.sizes.entry();
   const i64 padded_row = padded_heads * work.sizes.entry();
@@ -146,10 +142,10 @@ std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const
   std::vector<attn::ConcatParams> pads;
   for (const void* query : queries) {
     attn::ConcatParams pad{};
-    pad.element = element;
+    pad.element = work.element;
     pad.first = query;
     pad.first_token_stride = row;
-    pad.output = work.workspace(tokens * padded_row, element, "padded query");
+    pad.output = work.workspace(tokens * padded_row, work.element, "padded query");
     pad.output_token_stride = padded_row;
     pad.num_tokens = tokens;
     pad.num_heads = 1;

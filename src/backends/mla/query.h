@@ -13,30 +13,26 @@
 
 namespace attnbench {
 
-/// The query of the first `tokens` rows as the attention of one rank takes it, [tokens,
-/// padded_heads, Lkv + R]. In one step project_query where the device has a kernel for that and
-/// mla.fused_steps allows it, else in the steps of the functions below. The one step takes the
-/// place of write_cache, if `writes` and that is the last step so far.
+/// The query of the first `tokens` rows as the attention of one rank takes it: [tokens,
+/// padded_heads, Lkv + R], with heads of zeros behind the real ones.
 struct LatentQuery {
   const void* data = nullptr;
-  attn::Element element{};  // e4m3 if it is quantised
+  attn::Element element{};  // e4m3 by q_scale, which may be made by an earlier step, if quantised
 };
+/// Steps project_query, concat_query, quantise_query and pad_query_heads, the last two where they
+/// are needed. They are one step project_query where the device has a kernel for that and
+/// mla.fused_steps allows it; that takes the place of write_cache, too, if `writes` and that is the
+/// last step so far.
 LatentQuery add_joined_query(MlaWork& work, attn::i64 tokens, bool is_quantised,
                              attn::i64 padded_heads, bool writes = true);
 
-/// Steps project_query and concat_query of the first `tokens` rows: [tokens, h, Lkv + R] of every
-/// rank's own heads.
+/// For ranks, which exchange their heads in between. Steps project_query and concat_query of the
+/// first `tokens` rows: [tokens, h, Lkv + R] of every rank's own heads.
 std::vector<const void*> add_latent_query(MlaWork& work, attn::i64 tokens);
-
-/// Step quantise_query: e4m3 codes of [tokens, N, Lkv + R] by q_scale, which may be made by an
-/// earlier step. For one rank only: several exchange the query in 16 bits.
-const void* add_quantised_query(MlaWork& work, const void* query, attn::i64 tokens);
-
-/// Step pad_query_heads: each [tokens, N, Lkv + R] becomes [tokens, padded_heads, Lkv + R] with
-/// heads of zeros behind the real ones; unchanged when there are none to add.
+/// Step pad_query_heads: each [tokens, N, Lkv + R] becomes [tokens, padded_heads, Lkv + R];
+/// unchanged when there are no heads to add.
 std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const void*>& queries,
-                                          attn::Element element, attn::i64 tokens,
-                                          attn::i64 padded_heads);
+                                          attn::i64 tokens, attn::i64 padded_heads);
 
 /// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type, rounded once by
 /// whoever made it. Heads of padding behind them are skipped by the stride.

@@ -110,4 +110,12 @@ void matmul(const attn::MatmulParams& params, Workers& workers) {
   });
 }
 
+void make_latent_query(const attn::LatentQueryParams& params, Workers& workers) {
+  matmul(params.project, workers);
+  concat(params.join, workers);
+  if (params.quantise.codes != nullptr) quantise_fp8(params.quantise, workers);
+  if (params.pad.num_heads > 0) concat(params.pad, workers);
+  if (params.write.cache != nullptr) write_mla_cache(params.write, workers);
+}
+
 }  // namespace attnbench::cpu

@@ -11,7 +11,6 @@
 #include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 #include "ops/cuda/testing/device_testing.h"
-#include "ops/heads_of_padding.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -124,7 +123,7 @@ TEST_CASE("the query of MLA decodes on the GPU has the bytes of its steps") {
     own->matmul(apart.params.project);
     own->concat(apart.params.join);
     if (c.is_quantised) own->quantise_fp8(apart.params.quantise);
-    if (c.padded_heads > c.heads) own->concat(heads_of_padding(apart.params));
+    if (apart.params.pad.num_heads > 0) own->concat(apart.params.pad);
     if (c.writes) own->write_mla_cache(apart.params.write);
     const std::vector<Tensor> actual = whole.memory.results();
     const std::vector<Tensor> expected = apart.memory.results();

@@ -21,7 +21,7 @@ void divide_for_codes(float (&values)[kCount], float divisor) {
 }  // namespace attn
 
 // Device code comes behind what stands in for CUDA's keywords.
-#include "kernels/matmul/latent_query.cuh"
+#include "kernels/fused/latent_query.cuh"
 #include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/matmul/few_rows_cases_testing.h"
 #include "ops/cuda/merge/reduce_cases_testing.h"
@@ -112,7 +112,7 @@ void check_query(const LatentQueryCase& c) {
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   LatentQueryCall fused(*cpu, c);
   std::int64_t ctas =
-      attn::few_rows_tiles(fused.params.project, C::kRows, C::kColumns) * fused.params.padded_heads;
+      attn::few_rows_tiles(fused.params.project, C::kRows, C::kColumns) * (c.padded_heads);
   constexpr int kWarps = attn::few_rows_threads(C::kRows, C::kColumns) / 32;
   if (C::kWrites) ctas += (fused.params.write.num_slots + kWarps - 1) / kWarps;
   run_grid<C>(ctas,

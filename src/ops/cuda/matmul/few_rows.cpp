@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "kernels/matmul/few_rows_layout.cuh"
-#include "ops/cuda/attention/spec.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
-#include "ops/heads_of_padding.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -29,7 +27,7 @@ std::string alignment_misfit(const char* what, const Alignment& alignment) {
 
 /// All of a product but where C goes.
 std::string operands_misfit(const attn::MatmulParams& p) {
-  if (!is_16_bit(p.element)) {
+  if (p.element != Element::kBF16 && p.element != Element::kF16) {
     return fmt::format("{} operands: it multiplies bf16 or f16", short_name(p.element));
   }
   if (p.b_transposed != 0) return "a transposed B: its rows are those of k";
@@ -193,7 +191,7 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
     matmul(launcher, p.project);
     concat(launcher, p.join);
     if (p.quantise.codes != nullptr) quantise_fp8(launcher, p.quantise);
-    if (p.padded_heads > p.join.num_heads) concat(launcher, heads_of_padding(p));
+    if (p.pad.num_heads > 0) concat(launcher, p.pad);
     if (p.write.cache != nullptr) write_mla_cache(launcher, p.write);
     return;
   }
@@ -201,7 +199,7 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   const bool is_quantised = p.quantise.codes != nullptr;
   const bool writes = p.write.cache != nullptr;
   KernelSpec spec;
-  spec.source = "matmul/latent_query.cuh";
+  spec.source = "fused/latent_query.cuh";
   spec.function = "attn::latent_query";
   spec.constants = few_rows_constants(p.project, tile);
   spec.constants.emplace_back("attn::Element kQuery",
@@ -216,7 +214,8 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   spec.name = fmt::format("latent query {} to {}", few_rows_name(p.project, tile),
                           is_quantised ? "e4m3" : short_name(p.project.element));
   if (writes) spec.name += fmt::format(", writes {}", entry_name + 1);
-  LaunchShape shape = few_rows_shape(p.project, tile, p.padded_heads);
+  LaunchShape shape =
+      few_rows_shape(p.project, tile, std::int64_t{p.join.num_heads} + p.pad.num_heads);
   if (writes && shape.grid_x > 0)
     shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
   launch(launcher, spec, shape, p);

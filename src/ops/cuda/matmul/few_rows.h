@@ -1,5 +1,5 @@
 // Products of few rows, and the query of MLA decodes made in one launch: which calls their kernels
-// (kernels/matmul/few_rows.cuh, latent_query.cuh) take.
+// (kernels/matmul/few_rows.cuh, kernels/fused/latent_query.cuh) take.
 #pragma once
 
 #include <string>
@@ -8,6 +8,11 @@
 #include "ops/cuda/launcher.h"
 
 namespace attnbench::cuda {
+
+// Both are for decodes, whose products read their weights once and do little else. Where cuBLASLt
+// is found it does plain products as fast (docs/performance-history.md), so that the kernel of few
+// rows is for runs without it and for batch-invariant ones; a query in one launch saves the
+// launches and the ways through memory between its steps, which no library does.
 
 /// A tile of C that a CTA makes.
 struct FewRowsTile {
@@ -22,6 +27,8 @@ FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms);
 std::string few_rows_misfit(const attn::MatmulParams& params);
 /// Whether matmul() takes it where there is no library: where it can be, up to kMostFewRows rows.
 bool prefers_few_rows(const attn::MatmulParams& params);
+/// From about so many rows on, products of 128 heads are bound by the tensor cores, of which other
+/// kernels make more.
 inline constexpr std::int64_t kMostFewRows = 128;
 
 /// Why make_latent_query() of these is no single kernel on the target; empty where it is one.

@@ -56,7 +56,6 @@ struct LatentQueryCall {
     join.num_heads = c.heads;
     join.first_size = c.latent;
     join.second_size = c.rope;
-    params.padded_heads = c.padded_heads;
     const std::vector<std::int64_t> shape{c.tokens + 1, c.padded_heads, size};
     if (c.is_quantised) {
       join.output = memory.upload(poisoned(c.dtype, shape));
@@ -71,6 +70,15 @@ struct LatentQueryCall {
     } else {
       join.output = memory.result(poisoned(c.dtype, shape));
     }
+    attn::ConcatParams& pad = params.pad;
+    pad.element = c.is_quantised ? attn::Element::kE4M3 : join.element;
+    pad.output = c.is_quantised ? static_cast<void*>(params.quantise.codes + c.heads * size)
+                                : static_cast<char*>(join.output) + c.heads * size * 2;
+    pad.output_token_stride = c.padded_heads * size;
+    pad.output_head_stride = size;
+    pad.num_tokens = c.tokens;
+    pad.num_heads = c.padded_heads - c.heads;
+    pad.second_size = static_cast<int>(size);
     if (!c.writes) return;
     const bool is_packed = c.entry == attn::MlaEntry::kDsMla;
     const int entry = is_packed ? attn::kDsMlaEntryBytes : static_cast<int>(size);

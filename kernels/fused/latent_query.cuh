@@ -97,7 +97,8 @@ template <class Config>
 __device__ __forceinline__ void make_latent_query(const LatentQueryParams& p,
                                                   unsigned char* memory) {
   allow_next_kernel();
-  const i64 tiles = few_rows_tiles(p.project, Config::kRows, Config::kColumns) * p.padded_heads;
+  const i64 tiles = few_rows_tiles(p.project, Config::kRows, Config::kColumns) *
+                    (p.join.num_heads + p.pad.num_heads);
   if constexpr (Config::kWrites) {
     if (blockIdx.x >= tiles) {
       write_latents<Config>(p.write, blockIdx.x - tiles);
@@ -128,8 +129,8 @@ __device__ __forceinline__ void make_latent_query(const LatentQueryParams& p,
   }
 }
 
-/// Grid: tiles of padded_heads products, then cdiv(num_slots, warps of a CTA) CTAs if kWrites.
-/// Shared memory: few_rows_shared_bytes().
+/// Grid: tiles of all heads, those of padding too, then cdiv(num_slots, warps of a CTA) CTAs if
+/// kWrites. Shared memory: few_rows_shared_bytes().
 template <class Config>
 __global__ void __launch_bounds__(few_rows_threads(Config::kRows, Config::kColumns))
     latent_query(const __grid_constant__ LatentQueryParams p) {
