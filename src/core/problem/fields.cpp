@@ -74,6 +74,7 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(boolean("mla.emulate_fp8_prefill", AT(mla.emulate_fp8_prefill)));
   table.push_back(
       boolean("mla.use_prefill_query_quantization", AT(mla.use_prefill_query_quantization)));
+  table.push_back(boolean("mla.fused_steps", AT(mla.fused_steps)));
   table.push_back(integer("mla.sparse_topk", AT(mla.sparse_topk), kAtLeastOne, "null"));
   table.push_back(real("mla.sparse.valid", AT(mla.sparse_valid), kShare));
   table.push_back(real("mla.sparse.duplicates", AT(mla.sparse_duplicates), kShare));
@@ -88,7 +89,6 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(integer("mla.index_n_heads", AT(mla.index_n_heads), kCount));
   table.push_back(boolean("mla.index_ue8m0", AT(mla.index_ue8m0)));
   table.push_back(integer("mla.q_pad_num_heads", AT(mla.q_pad_num_heads), kCount, "null"));
-  table.push_back(boolean("mla.fused_steps", AT(mla.fused_steps)));
   table.push_back(enumeration("mla.kv_b_proj.dtype", AT(mla.kv_b_proj)));
   table.push_back(integer("mla.kv_b_proj.block_size", AT(mla.kv_b_proj_block), kCount, "null"));
 }
