@@ -25,6 +25,7 @@ void divide_for_codes(float (&values)[kCount], float divisor) {
 #include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/matmul/few_rows_cases_testing.h"
 #include "ops/cuda/merge/reduce_cases_testing.h"
+#include "ops/cuda/operations.h"
 #include "ops/forwarding_ops.h"
 
 namespace attnbench::cuda {
@@ -228,10 +229,47 @@ TEST_CASE("what is no single launch of a latent query says why") {
         "entries of another type: it writes 16 bits as they are, e4m3 and fp8_ds_mla");
   CHECK(with(c, [](auto& p) { p.write.rope_head_dim = 4; }) ==
         "entries that are no multiples of 8 elements");
+  const LatentQueryCase packed{Dtype::kBF16, 4, 2, 2, false, true, MlaEntry::kDsMla};
+  CHECK(with(packed, [](auto&) {}) == "");
+  CHECK(with(packed, [](auto& p) { p.write.kv_lora_rank = 256; }) ==
+        "fp8_ds_mla of other sizes than 512 and 64, or not from bf16");
   CHECK(with(c, [](auto& p) { p.write.kv_c_token_stride += 4; }) ==
         "rows of new entries lie on multiples of 8 bytes, 16 are needed");
   CHECK(with(c, [](auto& p) { p.write.slot_stride += 4; }) ==
         "entries lie on multiples of 4 bytes, 8 are needed");
+}
+
+TEST_CASE("products of few rows fit into the shared memory of every architecture") {
+  class Noting final : public Launcher {
+   public:
+    explicit Noting(int sm) : target_(target_of_sm(sm)) {}
+    const Target& target() const override { return target_; }
+    void launch(const KernelSpec&, const LaunchShape& shape,
+                const std::vector<KernelArgument>&) override {
+      CHECK(shape.shared_bytes <= target_.max_shared_bytes);
+      ++launches;
+    }
+    int launches = 0;
+
+   private:
+    Target target_;
+  };
+  for (const int sm : {80, 86, 89, 90, 100, 120}) {
+    CAPTURE(sm);
+    Noting launcher(sm);
+    attn::MatmulParams p{};
+    p.element = p.output_element = Element::kBF16;
+    p.a_batch_stride = p.a_row_stride = p.b_batch_stride = p.b_row_stride = 512;
+    p.c_batch_stride = p.c_row_stride = 512;
+    p.num_batches = 128;
+    p.n = 128;
+    p.k = 512;
+    for (const int m : {1, 20, 64, 128}) {
+      p.m = m;
+      matmul(launcher, p);
+    }
+    CHECK(launcher.launches == 4);
+  }
 }
 
 TEST_CASE("tiles of few rows are as large as leaves no multiprocessor without one") {

@@ -15,7 +15,8 @@ namespace {
 
 using attn::Element;
 
-constexpr int kFewRowsVector = 16;  // of every load and store
+constexpr int kFewRowsVector = 16;            // of every load and store
+constexpr int kHalfSharedBytes = 113 * 1024;  // of a multiprocessor of an H200
 constexpr std::int64_t kMostK = attn::kFewRowsStep * attn::kFewRowsMostSteps;
 
 std::string alignment_misfit(const char* what, const Alignment& alignment) {
@@ -49,27 +50,30 @@ int steps_of_k(const attn::MatmulParams& p) {
   return static_cast<int>(ceil_quotient(p.k, attn::kFewRowsStep));
 }
 /// All steps of k where they take no more of the memory than leaves room for a second CTA.
-int stages_of(const attn::MatmulParams& p, FewRowsTile tile) {
-  constexpr int kHalf = 113 * 1024;  // of a multiprocessor
+int stages_of(const Target& target, const attn::MatmulParams& p, FewRowsTile tile) {
+  const int most = std::min(target.max_shared_bytes, kHalfSharedBytes);
   int stages = steps_of_k(p);
-  while (stages > 1 && attn::few_rows_shared_bytes(tile.rows, tile.columns, stages) > kHalf) {
+  while (stages > 1 && attn::few_rows_shared_bytes(tile.rows, tile.columns, stages) > most) {
     --stages;
   }
   return stages;
 }
-std::vector<std::pair<std::string, std::string>> few_rows_constants(const attn::MatmulParams& p,
+std::vector<std::pair<std::string, std::string>> few_rows_constants(const Target& target,
+                                                                    const attn::MatmulParams& p,
                                                                     FewRowsTile tile) {
   return {{"attn::Element kElement", spec_name(p.element)},
           {"int kRows", std::to_string(tile.rows)},
           {"int kColumns", std::to_string(tile.columns)},
           {"int kSteps", std::to_string(steps_of_k(p))},
-          {"int kStages", std::to_string(stages_of(p, tile))}};
+          {"int kStages", std::to_string(stages_of(target, p, tile))}};
 }
-LaunchShape few_rows_shape(const attn::MatmulParams& p, FewRowsTile tile, std::int64_t batches) {
+LaunchShape few_rows_shape(const Target& target, const attn::MatmulParams& p, FewRowsTile tile,
+                           std::int64_t batches) {
   LaunchShape shape;
   shape.grid_x = batches * ceil_quotient(p.m, tile.rows) * ceil_quotient(p.n, tile.columns);
   shape.threads = attn::few_rows_threads(tile.rows, tile.columns);
-  shape.shared_bytes = attn::few_rows_shared_bytes(tile.rows, tile.columns, stages_of(p, tile));
+  shape.shared_bytes =
+      attn::few_rows_shared_bytes(tile.rows, tile.columns, stages_of(target, p, tile));
   return shape;
 }
 std::string few_rows_name(const attn::MatmulParams& p, FewRowsTile tile) {
@@ -111,6 +115,12 @@ std::string write_misfit(const attn::LatentQueryParams& p) {
   }
   if (write.kv_lora_rank % 8 != 0 || write.rope_head_dim % 8 != 0) {
     return "entries that are no multiples of 8 elements";
+  }
+  const bool is_ds_mla = write.format == attn::MlaEntry::kDsMla;
+  if (is_ds_mla &&
+      (write.source_element != Element::kBF16 || write.kv_lora_rank != attn::kDsMlaLatent ||
+       write.rope_head_dim != attn::kDsMlaRope)) {
+    return "fp8_ds_mla of other sizes than 512 and 64, or not from bf16";
   }
   std::string reason =
       alignment_misfit("new entries", Alignment()
@@ -181,9 +191,9 @@ void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& p) {
   KernelSpec spec;
   spec.source = "matmul/few_rows.cuh";
   spec.function = "attn::few_rows";
-  spec.constants = few_rows_constants(p, tile);
+  spec.constants = few_rows_constants(launcher.target(), p, tile);
   spec.name = "matmul of few rows " + few_rows_name(p, tile);
-  launch(launcher, spec, few_rows_shape(p, tile, p.num_batches), p);
+  launch(launcher, spec, few_rows_shape(launcher.target(), p, tile, p.num_batches), p);
 }
 
 void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
@@ -201,7 +211,7 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   KernelSpec spec;
   spec.source = "fused/latent_query.cuh";
   spec.function = "attn::latent_query";
-  spec.constants = few_rows_constants(p.project, tile);
+  spec.constants = few_rows_constants(launcher.target(), p.project, tile);
   spec.constants.emplace_back("attn::Element kQuery",
                               spec_name(is_quantised ? Element::kE4M3 : p.project.element));
   spec.constants.emplace_back("bool kWrites", spec_flag(writes));
@@ -214,8 +224,8 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   spec.name = fmt::format("latent query {} to {}", few_rows_name(p.project, tile),
                           is_quantised ? "e4m3" : short_name(p.project.element));
   if (writes) spec.name += fmt::format(", writes {}", entry_name + 1);
-  LaunchShape shape =
-      few_rows_shape(p.project, tile, std::int64_t{p.join.num_heads} + p.pad.num_heads);
+  LaunchShape shape = few_rows_shape(launcher.target(), p.project, tile,
+                                     std::int64_t{p.join.num_heads} + p.pad.num_heads);
   if (writes && shape.grid_x > 0)
     shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
   launch(launcher, spec, shape, p);
