@@ -193,23 +193,28 @@ TEST_CASE("a work that waits for the device cannot be captured") {
 }
 
 TEST_CASE("MLA's products by a library are planned before the first step, and only launched then") {
-  const Problem problem = make_problem(kMlaScenario, {});
-  cuda::FakeLibrary library;
-  library.workspace_bytes = 64;
-  Device device(library.opener());
-  const std::unique_ptr<Case> the_case = make_case(problem, {});
-  const std::unique_ptr<CaseRun> case_run = the_case->start(*find_backend("MLA"));
-  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*device.ops);
-  const std::size_t planned = library.planned.size();
-  const std::size_t allocations = device.runtime->allocations.size();
-  CHECK(planned >= 4);  // of the query, of the value, of a chunk and of the new tokens
-  CHECK(library.runs == 0);
-  Part works;
-  for (const Step& step : pipeline->steps()) works.push_back(step.run);
-  CHECK_NOTHROW(device.capture(works));
-  CHECK(library.runs >= static_cast<int>(planned));
-  CHECK(library.planned.size() == planned);
-  CHECK(device.runtime->allocations.size() == allocations);
+  for (const bool fused : {true, false}) {
+    CAPTURE(fused);
+    Problem problem = make_problem(kMlaScenario, {});
+    problem.mla.fused_steps = fused;
+    cuda::FakeLibrary library;
+    library.workspace_bytes = 64;
+    Device device(library.opener());
+    const std::unique_ptr<Case> the_case = make_case(problem, {});
+    const std::unique_ptr<CaseRun> case_run = the_case->start(*find_backend("MLA"));
+    const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*device.ops);
+    const std::size_t planned = library.planned.size();
+    const std::size_t allocations = device.runtime->allocations.size();
+    // Of the value, of a chunk and of the new tokens; that of the query is part of a fused step.
+    CHECK(planned >= (fused ? 3 : 4));
+    CHECK(library.runs == 0);
+    Part works;
+    for (const Step& step : pipeline->steps()) works.push_back(step.run);
+    CHECK_NOTHROW(device.capture(works));
+    CHECK(library.runs >= static_cast<int>(planned));
+    CHECK(library.planned.size() == planned);
+    CHECK(device.runtime->allocations.size() == allocations);
+  }
 }
 
 TEST_CASE("every step of the encoder can be captured, in fp8 with loaded and with made scales") {
