@@ -8,7 +8,7 @@
 //
 // Config: Element kElement · int kRows (16, 32 or 64), kColumns (32, 64 or 128): of a tile of C ·
 // int kSteps: cdiv(k, kFewRowsStep) · int kStages, at most kSteps: of them under way or at work at
-// a time · bool kFetches: the L2 fetches B while the kernel before still runs (few_rows alone)
+// a time
 #pragma once
 
 #include "kernels/common/division.cuh"

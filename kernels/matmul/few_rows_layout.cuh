@@ -9,7 +9,7 @@ namespace attn {
 constexpr int kFewRowsStep = 64;  // of k that is waited for at a time
 constexpr int kFewRowsMostSteps = 8;
 
-/// Warps down a tile of `rows` (16, 32, 64 or 128) by `columns` (32, 64 or 128) of C, and across
+/// Warps down a tile of `rows` (16, 32 or 64) by `columns` (32, 64 or 128) of C, and across
 /// it.
 ATTN_FN constexpr int few_rows_warps_down(int rows) { return rows > 16 ? 2 : 1; }
 ATTN_FN constexpr int few_rows_warps_across(int columns) { return columns > 32 ? 4 : 2; }

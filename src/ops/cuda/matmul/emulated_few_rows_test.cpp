@@ -127,6 +127,35 @@ void check_query(const LatentQueryCase& c) {
   CHECK(same_bytes(fused.memory.results(), apart.memory.results()));
 }
 
+/// o_l @ W_UV of 64 tokens and 16 heads.
+attn::MatmulParams values_of_decodes() {
+  attn::MatmulParams p{};
+  p.element = p.output_element = Element::kBF16;
+  p.a_batch_stride = p.a_row_stride = p.b_batch_stride = p.b_row_stride = 512;
+  p.c_batch_stride = p.c_row_stride = 512;
+  p.num_batches = 16;
+  p.m = 64;
+  p.n = 128;
+  p.k = 512;
+  return p;
+}
+
+/// Notes the grids of launches, each of which has to fit into a CTA's shared memory.
+class NotingLauncher final : public Launcher {
+ public:
+  explicit NotingLauncher(int sm) : target_(target_of_sm(sm)) {}
+  const Target& target() const override { return target_; }
+  void launch(const KernelSpec&, const LaunchShape& shape,
+              const std::vector<KernelArgument>&) override {
+    CHECK(shape.shared_bytes <= target_.max_shared_bytes);
+    grids.push_back(shape.grid_x);
+  }
+  std::vector<std::int64_t> grids;
+
+ private:
+  Target target_;
+};
+
 }  // namespace
 
 TEST_CASE("products of few rows are those of the CPU, in tiles of every size") {
@@ -162,14 +191,7 @@ TEST_CASE("the query of MLA decodes in one launch has the bytes of its steps") {
 }
 
 TEST_CASE("what the kernel of few rows does not take says why") {
-  attn::MatmulParams p{};
-  p.element = p.output_element = Element::kBF16;
-  p.a_batch_stride = p.a_row_stride = p.b_batch_stride = p.b_row_stride = 512;
-  p.c_batch_stride = p.c_row_stride = 512;
-  p.num_batches = 16;
-  p.m = 64;
-  p.n = 128;
-  p.k = 512;
+  attn::MatmulParams p = values_of_decodes();
   CHECK(few_rows_misfit(p) == "");
   CHECK(prefers_few_rows(p));
   const auto with = [&](const std::function<void(attn::MatmulParams&)>& change) {
@@ -222,6 +244,18 @@ TEST_CASE("what is no single launch of a latent query says why") {
         "codes that do not lie on multiples of 8 bytes");
   CHECK(with(c, [](auto& p) { p.quantise.codes = nullptr, p.join.output_head_stride += 4; }) ==
         "rows of the query lie on multiples of 8 bytes, 16 are needed");
+  const std::string other_codes = "codes of other things than the joined query";
+  CHECK(with(c, [](auto& p) { p.quantise.source = p.project.a; }) == other_codes);
+  CHECK(with(c, [](auto& p) { p.quantise.num_columns -= 8; }) == other_codes);
+  LatentQueryCase padded = c;
+  padded.padded_heads = 4;
+  CHECK(with(padded, [](auto&) {}) == "");
+  const std::string other_padding = "padding that is not behind the heads of the query";
+  CHECK(with(padded, [](auto& p) { p.pad.output = p.quantise.codes; }) == other_padding);
+  CHECK(with(padded, [](auto& p) { p.pad.second_size = 8; }) == other_padding);
+  padded.is_quantised = false;
+  CHECK(with(padded, [](auto&) {}) == "");
+  CHECK(with(padded, [](auto& p) { p.pad.output_token_stride += 8; }) == other_padding);
   attn::i64 count = 0;
   CHECK(with(c, [&](auto& p) { p.quantise.num_saturated = &count; }) ==
         "a count of saturated elements: it has none");
@@ -240,39 +274,30 @@ TEST_CASE("what is no single launch of a latent query says why") {
 }
 
 TEST_CASE("products of few rows fit into the shared memory of every architecture") {
-  class Noting final : public Launcher {
-   public:
-    explicit Noting(int sm) : target_(target_of_sm(sm)) {}
-    const Target& target() const override { return target_; }
-    void launch(const KernelSpec&, const LaunchShape& shape,
-                const std::vector<KernelArgument>&) override {
-      CHECK(shape.shared_bytes <= target_.max_shared_bytes);
-      ++launches;
-    }
-    int launches = 0;
-
-   private:
-    Target target_;
-  };
   for (const int sm : {80, 86, 89, 90, 100, 120}) {
     CAPTURE(sm);
-    Noting launcher(sm);
-    attn::MatmulParams p{};
-    p.element = p.output_element = Element::kBF16;
-    p.a_batch_stride = p.a_row_stride = p.b_batch_stride = p.b_row_stride = 512;
-    p.c_batch_stride = p.c_row_stride = 512;
+    NotingLauncher launcher(sm);
+    attn::MatmulParams p = values_of_decodes();
     p.num_batches = 128;
-    p.n = 128;
-    p.k = 512;
     for (const int m : {1, 20, 64, 128}) {
       p.m = m;
       matmul(launcher, p);
     }
-    CHECK(launcher.launches == 4);
+    CHECK(launcher.grids.size() == 4);
   }
 }
 
-TEST_CASE("tiles of few rows are as large as leaves no multiprocessor without one") {
+TEST_CASE("new entries are written where there is no query, too") {
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  LatentQueryCall call(*cpu, {Dtype::kBF16, 4, 2, 2, false, true});
+  call.params.project.m = call.params.join.num_tokens = call.params.pad.num_tokens = 0;
+  NotingLauncher launcher(90);
+  make_latent_query(launcher, call.params);
+  // 11 entries, two warps a CTA.
+  CHECK(launcher.grids == std::vector<std::int64_t>{6});
+}
+
+TEST_CASE("tiles of few rows are as large as gives nearly every multiprocessor one") {
   attn::MatmulParams p{};
   p.num_batches = 128;
   p.m = 64;

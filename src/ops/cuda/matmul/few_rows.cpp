@@ -107,6 +107,30 @@ std::string join_misfit(const attn::LatentQueryParams& p) {
   return bytes >= 8 ? "" : "codes that do not lie on multiples of 8 bytes";
 }
 
+/// Codes and padding that are not those of the joined query: the kernel goes by `join`.
+std::string parts_misfit(const attn::LatentQueryParams& p) {
+  const attn::ConcatParams& join = p.join;
+  const std::int64_t head = std::int64_t{join.first_size} + join.second_size;
+  const bool is_quantised = p.quantise.codes != nullptr;
+  if (is_quantised && (p.quantise.source != join.output || p.quantise.num_rows != join.num_tokens ||
+                       p.quantise.num_columns != join.num_heads * head)) {
+    return "codes of other things than the joined query";
+  }
+  if (p.pad.num_heads == 0) return "";
+  const char* const first = is_quantised ? reinterpret_cast<const char*>(p.quantise.codes)
+                                         : static_cast<const char*>(join.output);
+  const std::int64_t size = is_quantised ? 1 : size_of_element(join.element);
+  const std::int64_t head_stride = is_quantised ? head : join.output_head_stride;
+  const std::int64_t row = is_quantised ? p.quantise.code_row_stride : join.output_token_stride;
+  if (p.pad.output != first + join.num_heads * head_stride * size ||
+      p.pad.output_head_stride != head_stride || p.pad.output_token_stride != row ||
+      p.pad.num_tokens != join.num_tokens || p.pad.first_size != 0 || p.pad.second != nullptr ||
+      p.pad.second_size != head) {
+    return "padding that is not behind the heads of the query";
+  }
+  return "";
+}
+
 std::string write_misfit(const attn::LatentQueryParams& p) {
   const attn::MlaCacheWriteParams& write = p.write;
   if (write.cache == nullptr) return "";
@@ -180,7 +204,7 @@ std::string latent_query_misfit(const Target& target, const attn::LatentQueryPar
   if (p.project.m > kMostFewRows) {
     return fmt::format("{} tokens: it is for up to {}", p.project.m, kMostFewRows);
   }
-  for (const auto& misfit : {join_misfit, write_misfit}) {
+  for (const auto& misfit : {join_misfit, parts_misfit, write_misfit}) {
     if (std::string reason = misfit(p); !reason.empty()) return reason;
   }
   return operands_misfit(p.project);
@@ -226,8 +250,7 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   if (writes) spec.name += fmt::format(", writes {}", entry_name + 1);
   LaunchShape shape = few_rows_shape(launcher.target(), p.project, tile,
                                      std::int64_t{p.join.num_heads} + p.pad.num_heads);
-  if (writes && shape.grid_x > 0)
-    shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
+  if (writes) shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
   launch(launcher, spec, shape, p);
 }
 
