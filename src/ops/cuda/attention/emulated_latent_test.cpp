@@ -5,15 +5,10 @@
 #include <algorithm>
 
 #include "ops/cuda/testing/emulated_latent_testing.h"
-#include "ops/cuda/testing/emulated_runs_testing.h"
 
 #include "kernels/attention/latent/gathered.cuh"
 #include "kernels/attention/latent/latent.cuh"
-#include "kernels/attention/latent/latent_codes.cuh"
-#include "ops/cuda/attention/attend_latent_cases_testing.h"
-#include "ops/cuda/attention/candidates.h"
-#include "ops/cuda/vector_choice.h"
-#include "ops/forwarding_ops.h"
+#include "ops/cuda/attention/emulated_latent_launch_testing.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -42,55 +37,6 @@ struct GatheredConfig {
   static constexpr bool kFences = true;
   static constexpr bool kFew = kIsFew;
   static constexpr bool kPaired = kIsPaired;
-};
-
-template <attn::Element kOutputOf, int kBlock, int kRowsOf>
-struct CodesConfig {
-  static constexpr attn::Element kOutput = kOutputOf;
-  static constexpr int kBlockSize = kBlock;
-  static constexpr int kRows = kRowsOf;
-};
-
-/// A kernel's parameter, and the constant of a spec.
-template <class T>
-const T& argument(const KernelArgument& of) {
-  return *static_cast<const T*>(of.bytes);
-}
-std::string constant(const KernelSpec& spec, const std::string& name) {
-  for (const auto& [of, value] : spec.constants) {
-    if (of == name) return value;
-  }
-  return "";
-}
-/// Runs what a candidate launches on emulated CTAs, no more than `num_sms` of a grid that may have
-/// any number.
-class EmulatedLauncher : public Launcher {
- public:
-  explicit EmulatedLauncher(int num_sms) { target_.num_sms = num_sms; }
-  const Target& target() const override { return target_; }
-  int num_ctas = 0;
-
- protected:
-  void run_grid(const LaunchShape& shape, int shared_end, const std::function<void()>& work) {
-    const auto threads = static_cast<int>(shape.threads);
-    CHECK(shape.shared_bytes == shared_end - attn::kLatentBase);
-    gridDim.x = static_cast<unsigned>(shape.grid_x);
-    const auto cluster = static_cast<int>(shape.cluster_x);
-    if (cluster > 1) {
-      for (unsigned first = 0; first < gridDim.x; first += shape.cluster_x) {
-        num_ctas += cluster;
-        run_emulated_cluster(cluster, first, threads, shared_end, work);
-      }
-      return;
-    }
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
-      ++num_ctas;
-      run_emulated_cta(threads, shared_end, work);
-    }
-  }
-
- private:
-  Target target_ = target_of_sm(90);
 };
 
 template <class Config>
@@ -155,67 +101,6 @@ class GatheredLauncher final : public EmulatedLauncher {
   }
 };
 
-template <class Config>
-class CodesLauncher final : public EmulatedLauncher {
- public:
-  using EmulatedLauncher::EmulatedLauncher;
-  void launch(const KernelSpec& spec, const LaunchShape& shape,
-              const std::vector<KernelArgument>& arguments) override {
-    check_launch(target(), spec, shape, arguments);
-    CHECK(constant(spec, "attn::Element kOutput") == spec_name(Config::kOutput));
-    CHECK(constant(spec, "int kBlockSize") == std::to_string(Config::kBlockSize));
-    CHECK(constant(spec, "int kRows") == std::to_string(Config::kRows));
-    const attn::TensorMap map = emulated_map(*arguments.back().map);
-    const auto& p = argument<attn::AttendParams>(arguments[0]);
-    run_grid(shape, attn::CodesPlaces<Config::kRows>::kEnd, [&] {
-      if (spec.function == "attn::latent_codes") {
-        attn::latent_codes<Config>(p, map);
-      } else if (spec.function == "attn::latent_codes_splits") {
-        attn::latent_codes_splits<Config>(p, argument<attn::SplitParams>(arguments[1]), map);
-      } else {
-        attn::latent_codes_plan<Config>(p, argument<attn::PlanParams>(arguments[1]), map);
-      }
-    });
-  }
-};
-
-/// Attention by a candidate on emulated CTAs, everything else by the CPU.
-class CandidateOps final : public ForwardingOps {
- public:
-  CandidateOps(Ops& cpu, const AttendCandidate& candidate, Launcher& launcher)
-      : ForwardingOps(cpu), candidate_(candidate), launcher_(launcher) {}
-  void attend(const attn::AttendParams& params) override {
-    run({AttendOperation::kWhole, &params});
-  }
-  void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
-    run({.operation = AttendOperation::kSplits, .params = &params, .split = &split});
-  }
-  void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
-    run({.operation = AttendOperation::kPlan, .params = &params, .plan = &plan});
-  }
-  void attend_sparse(const attn::AttendParams& params, const attn::SparseParams& sparse) override {
-    run({.operation = AttendOperation::kSparse, .params = &params, .sparse = &sparse});
-  }
-  void attend_sparse_plan(const attn::AttendParams& params, const attn::SparseParams& sparse,
-                          const attn::PlanParams& plan) override {
-    run({.operation = AttendOperation::kSparsePlan,
-         .params = &params,
-         .plan = &plan,
-         .sparse = &sparse});
-  }
-
- private:
-  void run(const AttendCall& call) {
-    REQUIRE(candidate_.misfit(launcher_.target(), call) == "");
-    candidate_.launch(launcher_, call);
-  }
-  const AttendCandidate& candidate_;
-  Launcher& launcher_;
-};
-
-// As on a GPU: P is rounded to 16 bits, and so is the output.
-double tolerance_of(bool is_f16) { return is_f16 ? 1e-2 : 4e-2; }
-
 /// `num_sms`: few, so that a CTA has several items.
 template <class Config>
 void check(const LatentCase& c, int num_sms = 2) {
@@ -231,30 +116,14 @@ void check(const LatentCase& c, int num_sms = 2) {
 template <class Config>
 void check_gathered(const std::string& name, int num_sms = 2) {
   CAPTURE(name);
-  const std::vector<GatheredCase> cases = gathered_cases();
-  const auto c = std::ranges::find_if(cases, [&](const auto& any) { return any.of.name == name; });
-  REQUIRE(c != cases.end());
+  const GatheredCase c = gathered_case(name);
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   GatheredLauncher<Config> launcher(num_sms);
   if (Config::kPaired) launcher.force_kernel("hopper_gathered:pair=1");
   CandidateOps emulated(*cpu, kGatheredCandidate, launcher);
-  const std::vector<Tensor> expected = run_gathered_attend(*cpu, *c);
-  check_same(run_gathered_attend(emulated, *c), expected,
+  const std::vector<Tensor> expected = run_gathered_attend(*cpu, c);
+  check_same(run_gathered_attend(emulated, c), expected,
              tolerance_of(Config::kElement == attn::Element::kF16));
-  CHECK(launcher.num_ctas > 0);
-}
-
-template <class Config>
-void check_codes(const std::string& name, int num_sms = 2) {
-  CAPTURE(name);
-  const std::vector<GatheredCase> cases = gathered_cases();
-  const auto c = std::ranges::find_if(cases, [&](const auto& any) { return any.of.name == name; });
-  REQUIRE(c != cases.end());
-  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
-  CodesLauncher<Config> launcher(num_sms);
-  CandidateOps emulated(*cpu, kLatentCodesCandidate, launcher);
-  const std::vector<Tensor> expected = run_gathered_attend(*cpu, *c);
-  check_same(run_gathered_attend(emulated, *c), expected, tolerance_of(true));
   CHECK(launcher.num_ctas > 0);
 }
 
@@ -353,27 +222,6 @@ TEST_CASE("entries of e4m3 in blocks by emulated threads, few rows") {
       "e4m3 entries and queries, plan, one token");
   check_gathered<GatheredConfig<kBF16, kBF16, kBF16, kCodes, false, 16, false, true>>(
       "e4m3 entries, one key outweighs the others");
-}
-
-TEST_CASE("latents in e4m3 of few rows by emulated threads") {
-  check_codes<CodesConfig<kBF16, 64, 16>>("e4m3 entries and queries, one token, odd tiles, no keys",
-                                          1);
-  check_codes<CodesConfig<kF16, 64, 16>>("e4m3 entries and queries, plan, one token");
-  check_codes<CodesConfig<kBF16, 64, 16>>("e4m3 entries and queries, one token, many tiles", 1);
-  check_codes<CodesConfig<kF32, 64, 16>>(
-      "e4m3 entries and queries, splits to f32, two tokens of 8 heads, NaN", 3);
-  check_codes<CodesConfig<kBF16, 32, 16>>("e4m3 entries and queries, one key outweighs the others");
-  check_codes<CodesConfig<kBF16, 64, 32>>(
-      "e4m3 entries and queries, two tokens of 16 heads, many tiles");
-}
-
-TEST_CASE("latents in e4m3 of many rows by emulated threads") {
-  check_codes<CodesConfig<kBF16, 64, 64>>(
-      "e4m3 entries and queries, three tokens of 40 heads, splits, NaN", 3);
-  check_codes<CodesConfig<kF32, 128, 64>>(
-      "e4m3 entries and queries, 64 heads, odd tiles, blocks of 128", 1);
-  check_codes<CodesConfig<kBF16, 64, 64>>("e4m3 entries and queries, one token of 96 heads, plan");
-  check_codes<CodesConfig<kBF16, 16, 64>>("e4m3 entries and queries, plan, blocks of 16");
 }
 
 }  // namespace attnbench::cuda
