@@ -20,6 +20,8 @@ if(ATTNBENCH_TESTS)
     "#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN\n#include <doctest/doctest.h>\n")
   add_library(attnbench_doctest STATIC ${CMAKE_BINARY_DIR}/doctest_main.cpp)
   target_include_directories(attnbench_doctest SYSTEM PUBLIC ${DOCTEST_INCLUDE_DIR})
+  # Builds what scripts/test compiles only for the label thorough.
+  add_custom_target(slow_tests)
 endif()
 
 # Headers that nearly every source includes, parsed once for each set of flags. Not with a compiler
@@ -102,8 +104,29 @@ function(attnbench_optimise target level)
   endif()
 endfunction()
 
+# attnbench_test_program(<target> libraries... [OPTIMISED]): a program of doctest cases. Why -O0: tests are
+# compiled often and run once; what they test keeps its optimisation, but for inline functions of headers,
+# of which the linker takes the tests' own. OPTIMISED: -O1, for tests whose own work, or that of such
+# functions, takes longer than the compiler saves.
+function(attnbench_test_program target)
+  cmake_parse_arguments(ARG "OPTIMISED" "" "" ${ARGN})
+  target_link_libraries(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS} attnbench_doctest)
+  target_compile_definitions(${target} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set(flags -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS)  # function calls, which are quicker to compile
+  set(holder tests)
+  if(ARG_OPTIMISED)
+    list(APPEND flags -O1)
+    set(holder optimised_tests)
+  elseif(ATTNBENCH_SANITIZE STREQUAL "")
+    list(APPEND flags -O0)
+  endif()
+  target_compile_options(${target} PRIVATE ${flags})
+  attnbench_precompile(${target} ${holder} FLAGS ${flags} HEADERS <doctest/doctest.h>)
+endfunction()
+
 # attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [TESTS_APART regex] [DIR dir] [EXCLUDE regex]
-#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_SUITE suite] [THOROUGH setting])
+#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_SUITE suite] [THOROUGH setting]
+#   [SLOW_TESTS regex] [OPTIMISED_TESTS])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
 # MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
@@ -112,9 +135,11 @@ endfunction()
 # doctest's name for test cases that take all cores, for minutes; they are a test of their own,
 # <name>.parallel, which runs alone and first. THOROUGH: the environment in which they do what they
 # otherwise leave out; that is the test <name>.thorough, whose label scripts/test does not select by
-# default.
+# default. SLOW_TESTS: tests that take long to compile or to run; they are a program of their own,
+# test_<name>_slow, with the label thorough, which only the target slow_tests builds. OPTIMISED_TESTS: see
+# attnbench_test_program.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;MEDIUM" "DIR;EXCLUDE;HOT;TESTS_APART;PARALLEL_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;TESTS_APART;SLOW_TESTS;PARALLEL_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -125,6 +150,12 @@ function(attnbench_module name)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  set(slow_tests "")
+  if(ARG_SLOW_TESTS)
+    set(slow_tests ${tests})
+    list(FILTER slow_tests INCLUDE REGEX "${ARG_SLOW_TESTS}")
+    list(FILTER tests EXCLUDE REGEX "${ARG_SLOW_TESTS}")
+  endif()
   set(level FULL)
   if(ARG_LIGHT)
     set(level LIGHT)
@@ -167,6 +198,10 @@ function(attnbench_module name)
     target_link_libraries(attnbench_${name} INTERFACE ${public})
   endif()
   if(ATTNBENCH_TESTS AND tests)
+    set(optimised "")
+    if(ARG_OPTIMISED_TESTS)
+      set(optimised OPTIMISED)
+    endif()
     add_executable(test_${name} ${tests})
     if(ATTNBENCH_UNITY)
       set_target_properties(test_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -176,11 +211,7 @@ function(attnbench_module name)
         set_source_files_properties(${apart} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       endif()
     endif()
-    target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
-    # Why: tests are compiled often and run once; what they test keeps its optimisation.
-    target_compile_options(test_${name} PRIVATE -O1)
-    attnbench_precompile(test_${name} tests FLAGS -O1 HEADERS <doctest/doctest.h>)
-    target_compile_definitions(test_${name} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    attnbench_test_program(test_${name} attnbench_${name} ${ARG_PRIVATE_LINK} ${optimised})
     set(entries ${name})
     if(ARG_PARALLEL_SUITE)
       add_test(NAME ${name} COMMAND test_${name} "--test-suite-exclude=${ARG_PARALLEL_SUITE}")
@@ -192,6 +223,14 @@ function(attnbench_module name)
       add_test(NAME ${name} COMMAND test_${name})
     endif()
     set_tests_properties(${entries} PROPERTIES LABELS unit)
+    if(slow_tests)
+      add_executable(test_${name}_slow EXCLUDE_FROM_ALL ${slow_tests})
+      attnbench_test_program(test_${name}_slow attnbench_${name} ${ARG_PRIVATE_LINK} OPTIMISED)
+      add_dependencies(slow_tests test_${name}_slow)
+      add_test(NAME ${name}.slow COMMAND test_${name}_slow)
+      set_tests_properties(${name}.slow PROPERTIES LABELS "unit;thorough" COST 100 TIMEOUT 2400)
+      list(APPEND entries ${name}.slow)
+    endif()
     if(ARG_THOROUGH)
       add_test(NAME ${name}.thorough COMMAND test_${name} "--test-suite=${ARG_PARALLEL_SUITE}")
       set_tests_properties(${name}.thorough PROPERTIES LABELS thorough ENVIRONMENT ${ARG_THOROUGH}

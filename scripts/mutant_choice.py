@@ -10,8 +10,11 @@ import re
 
 VARIABLE = "ATTNBENCH_MUTANT"
 
-# Without a value no mutant is chosen. Numbers are from 1: before the variable is initialised it is 0.
-CHOICE = f"""#include <cstdlib>
+# Without a value no mutant is chosen. Numbers are from 1: before the variable is initialised it is 0. Once
+# where several of these texts are compiled as one.
+CHOICE = f"""#ifndef ATTNBENCH_MUTANT_CHOICE
+#define ATTNBENCH_MUTANT_CHOICE
+#include <cstdlib>
 namespace {{
 inline int attnbench_number_of_mutant() {{
   const char* const text = std::getenv("{VARIABLE}");
@@ -19,6 +22,7 @@ inline int attnbench_number_of_mutant() {{
 }}
 const int attnbench_mutant = attnbench_number_of_mutant();
 }}  // namespace
+#endif
 """
 
 # What holds braces that are none: comments and literals.

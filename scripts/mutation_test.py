@@ -4,15 +4,16 @@ no run judges, a test must fail: one of tests/cli that the mutant names ("test")
 the gate its unit tests.
 
 Every entry of mutants.json, row_mutants.json (small numeric mistakes) and gate_mutants.json in
-tests/mutation replaces one piece of text of one source file. Only the mutated files are compiled, each
-once with all of its mutants (mutant_choice), with the flags of the build, and linked before the objects
-of the tool, so that the real sources and the real binary stay as they are. The program that comes of it
+tests/mutation replaces one piece of text of one source file. Only the mutated files are compiled, in the
+groups of the build, once with all of their mutants (mutant_choice), with the flags of the build, and linked
+before the objects of the tool, so that the real sources and the real binary stay as they are. The program that comes of it
 has to pass every case while no mutant is chosen. A mutant that cannot be chosen when the program runs
 has an object of its own in it.
 
-Where the build compiles sources in groups, the objects of whole groups are linked behind, in which the
-compiler may have inlined what a mutant changes. So a mutant that is not caught that way counts only when
-it gets through alone: its file, and each other one of its group, compiled by itself.
+Of a group of the build with few such files only these are compiled, and the object of the whole group is
+linked behind, in which the compiler may have inlined what a mutant changes. So a mutant that is not caught
+that way counts only when it gets through alone: its file, and each other one of its group, compiled by
+itself.
 
 Example: scripts/mutation_test.py --build build
 """
@@ -34,6 +35,7 @@ import mutant_choice
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MUTATION = ROOT / "tests" / "mutation"
+WHOLE_GROUP = 8  # A group is compiled whole when mutants are in at least one file of as many.
 
 
 class Failure(Exception):
@@ -136,9 +138,9 @@ class Build:
         command[command.index("-c") + 1] = str(mutated)
         return command + ["-Og"]
 
-    def neighbours_of(self, source, objects):
-        """Objects of the other sources of its group, unchanged: `objects`, by source, or compiled, once."""
-        return [objects.get(other) or self.unchanged(other) for other in self.group[source.resolve()]
+    def neighbours_of(self, source):
+        """Objects of the other sources of its group, unchanged."""
+        return [self.unchanged(other) for other in self.group[source.resolve()]
                 if other != source.resolve()]  # fmt: skip
 
     def unchanged(self, source):
@@ -169,7 +171,7 @@ class Build:
         command = [word for word in self.link[program] if word not in whole]
         command[command.index("-o") + 1] = str(output)
         first = next(i for i, word in enumerate(command) if word.endswith((".o", ".a")))
-        return (command[:first] + [str(file) for file in objects.values()] + command[first:]
+        return (command[:first] + list(dict.fromkeys(map(str, objects.values()))) + command[first:]
                 + self.linker + ["-Wl,--allow-multiple-definition"])
 
     def objects_within(self, source, sources):
@@ -194,15 +196,15 @@ def call(command, directory, what):
         raise Failure(f"{what} failed: {done.stderr.strip()[-800:]}")
 
 
-def build_mutant(build, mutant, program, scratch, objects=None):
-    """Path of the program with the fault. `objects` of other sources are used where they are needed."""
+def build_mutant(build, mutant, program, scratch):
+    """Path of the program with the fault."""
     source = ROOT / mutant["file"]
     mutated = scratch / source.name
     mutated.write_text(mutate(mutant))
     compiled = scratch / "mutated.o"
     call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
     binary = scratch / program
-    objects = [compiled, *build.neighbours_of(source, objects or {})]
+    objects = [compiled, *build.neighbours_of(source)]
     call(build.link_command(program, source, objects, binary), build.directory, "linker")
     return binary
 
@@ -218,27 +220,64 @@ class Program:
         by_file = {}
         for number, mutant in enumerate(mutants, 1):
             by_file.setdefault(mutant["file"], []).append((number, mutant))
-        compiled = pool.map(lambda item: self.compiled(*item), by_file.items())
-        self.objects = dict(zip([(ROOT / file).resolve() for file in by_file], compiled))
+        groups = {}
+        for file, numbered in by_file.items():
+            groups.setdefault(str(build.group[(ROOT / file).resolve()]), {})[file] = numbered
+        self.objects = {}  # by source
+        for objects in pool.map(self.compiled_group, groups.values()):
+            self.objects.update(objects)
         self.link(self.objects, self.binary)
 
-    def compiled(self, file, numbered):
-        """The object of a file with all of its mutants; of the file as it is, where the compiler does
-        not take them."""
-        output = self.scratch / (file.replace("/", "-") + ".o")
+    def compiled_group(self, by_file):
+        """Objects by source of files that the build compiles in one group: one for all of them, as their
+        headers take longer than they do; one for each, where the compiler does not take that."""
+        texts = {file: self.with_choices(file, numbered) for file, numbered in by_file.items()}
+        try:
+            first = next(iter(by_file))
+            output = self.output_of(first + "-and-others")
+            parts = {(ROOT / file).resolve(): self.written(text, self.output_of(file))
+                     for file, (text, _) in texts.items()}  # fmt: skip
+            group = self.build.group[(ROOT / first).resolve()]
+            # All of the group, where that is not much more: then nothing of it is linked behind.
+            if WHOLE_GROUP * len(parts) >= len(group):
+                parts = {source: parts.get(source, source) for source in group}
+            self.compile(first, "".join(f'#include "{part}"\n' for part in parts.values()), output)
+            for _, numbers in texts.values():
+                self.numbers.update(numbers)
+            return dict.fromkeys(parts, output)
+        except Failure:
+            return {(ROOT / file).resolve(): self.compiled(file, *texts[file]) for file in by_file}
+
+    def with_choices(self, file, numbered):
+        """The text of a file with its mutants, and their numbers by name."""
         texts = [(n, m["find"], m["replace"]) for n, m in numbered if is_there_once(m)]
         text, chosen = mutant_choice.with_choices((ROOT / file).read_text(), texts)
+        names = {n: m["name"] for n, m in numbered}
+        return text, {names[number]: number for number in chosen.values()}
+
+    def compiled(self, file, text, numbers):
+        """The object of a file with all of its mutants; of the file as it is, where the compiler does
+        not take them."""
+        output = self.output_of(file)
         try:
             self.compile(file, text, output)
-            names = {n: m["name"] for n, m in numbered}
-            self.numbers.update({names[number]: number for number in chosen.values()})
+            self.numbers.update(numbers)
         except Failure:
             self.compile(file, (ROOT / file).read_text(), output)
         return output
 
+    def output_of(self, file):
+        return self.scratch / (file.replace("/", "-") + ".o")
+
+    @staticmethod
+    def written(text, output):
+        """The source file beside an object."""
+        source = output.with_suffix(".cpp")
+        source.write_text(text)
+        return source
+
     def compile(self, file, text, output):
-        mutated = output.with_suffix(".cpp")
-        mutated.write_text(text)
+        mutated = self.written(text, output)
         call([*self.build.compile_command(ROOT / file, mutated, output), "-w"], self.build.directory,
              "compiler")  # fmt: skip
 
@@ -252,7 +291,10 @@ class Program:
         with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
             output, binary = pathlib.Path(name, "mutated.o"), pathlib.Path(name, self.program)
             self.compile(mutant["file"], mutate(mutant), output)
-            self.link({**self.objects, (ROOT / mutant["file"]).resolve(): output}, binary)
+            # First: an object of several files has the one without the fault too.
+            source = (ROOT / mutant["file"]).resolve()
+            others = {of: object for of, object in self.objects.items() if of != source}
+            self.link({source: output, **others}, binary)
             return check(binary, None)
 
 
@@ -264,11 +306,10 @@ def alone(program, mutant, check):
     """The same of a program that has no object of a group with the file: what counts in the end. As it
     is linked otherwise than the rest, the file without the fault is tried as well."""
     with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        caught = check(build_mutant(program.build, mutant, program.program, pathlib.Path(name),
-                                    program.objects), None)  # fmt: skip
+        caught = check(build_mutant(program.build, mutant, program.program, pathlib.Path(name)), None)
     same = {**mutant, "replace": mutant["find"]}
     with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        binary = build_mutant(program.build, same, program.program, pathlib.Path(name), program.objects)
+        binary = build_mutant(program.build, same, program.program, pathlib.Path(name))
         if is_of_gate(mutant):
             test_gate_original(binary)
         else:

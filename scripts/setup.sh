@@ -14,6 +14,8 @@ PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev li
   libcli11-dev doctest-dev python3 python3-numpy dpkg-dev file)
 # Installed when they can be; what needs them says so when they are missing.
 OPTIONAL_PACKAGES=()
+# For scripts with more to fetch, of no matter to the build: runs beside it.
+while_building() { :; }
 
 say() { echo "attnbench set-up: $*" >&2; }
 
@@ -195,28 +197,29 @@ install_dependencies() {
   has_d3 || unpack_package node-d3
   # Once: what cannot be fetched is not tried again at every start.
   [[ -f "$BUILD_DIR/build.ninja" ]] || unpack_cudnn_frontend
-  install_optional_packages
+  # A build that was configured without them, by another script, is to look again.
+  ! install_optional_packages "${OPTIONAL_PACKAGES[@]}" || rm -f "$BUILD_DIR/build.ninja"
 }
 
 # One by one: a package that cannot be had does not keep the others away. Where tests that lack their
 # tools fail instead of being skipped (CI), a network that is away for two minutes is waited for.
+# Installs those of the packages that are missing; status 1 when there were none.
 install_optional_packages() {
   local -a missing pauses=(0)
   [[ -z "${CI:-}" ]] || pauses=(0 30 90)
-  local pause package
+  local pause package none=1
   for pause in "${pauses[@]}"; do
-    mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
-    [[ ${#missing[@]} -gt 0 ]] || return 0
+    mapfile -t missing < <(missing_packages "$@")
+    [[ ${#missing[@]} -gt 0 ]] || return "$none"
     sleep "$pause"
+    none=0
+    # One by one only where not all of them can be had.
+    [[ ${#missing[@]} -eq 1 ]] || ! (install_packages "${missing[@]}") || continue
     for package in "${missing[@]}"; do
-      if (install_packages "$package"); then
-        # A build that was configured without it, by another script, is to look again.
-        rm -f "$BUILD_DIR/build.ninja"
-      else
-        say "going on without $package"
-      fi
+      (install_packages "$package") || say "going on without $package"
     done
   done
+  return "$none"
 }
 
 # Runs a build command with its output in build/build.log; says what it does when that takes more
@@ -262,7 +265,9 @@ build() {
     logged "configuring" \
       cmake -S "$ATTNBENCH_ROOT" -B "$BUILD_DIR" -G Ninja "${CMAKE_OPTIONS[@]}"
   fi
+  while_building &
   logged "building" ninja -C "$BUILD_DIR" "$@"
+  wait
   exec 9>&-
 }
 

@@ -15,7 +15,6 @@
 #include <sstream>
 #include <system_error>
 #include <tuple>
-#include <vector>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -94,43 +93,55 @@ constexpr std::size_t kUnknownCacheFlush = std::size_t{64} << 20;
 /// Flushing more than this between samples would cost more than it tells.
 constexpr std::size_t kLargestFlush = std::size_t{2} << 30;
 
-/// In pages of 2 MiB where the system has some: to get pages of 4 KiB for the buffers of hundreds
-/// of megabytes took a fifth of a short run.
+/// Calls body(begin, end) for one slice of [0, size) a thread.
+template <typename Body>
+void in_slices(ThreadPool& pool, std::size_t size, const Body& body) {
+  const auto slices = static_cast<std::size_t>(pool.num_threads());
+  pool.parallel_for(pool.num_threads(), [&](std::int64_t slice, int) {
+    const auto index = static_cast<std::size_t>(slice);
+    body(size * index / slices, size * (index + 1) / slices);
+  });
+}
+
+/// Zeroed memory whose pages are first written by the thread that has their slice. Why not a
+/// vector: one thread would write all of it, which takes longer than what is measured with it and
+/// keeps every page in the memory of one socket. In pages of 2 MiB where the system has some: to
+/// get pages of 4 KiB for hundreds of megabytes took a fifth of a short run.
 template <typename T>
-struct HugePageAllocator {
-  using value_type = T;
+class SlicedMemory {
+ public:
+  SlicedMemory(ThreadPool& pool, std::size_t size)
+      : size_(size), all_(static_cast<T*>(::operator new(size * sizeof(T), kAlignment))) {
+    madvise(all_, size * sizeof(T), MADV_HUGEPAGE);  // refused where there are none
+    in_slices(pool, size, [&](std::size_t begin, std::size_t end) {
+      std::memset(static_cast<void*>(all_ + begin), 0, (end - begin) * sizeof(T));
+    });
+  }
+  ~SlicedMemory() { ::operator delete(all_, kAlignment); }
+  SlicedMemory(const SlicedMemory&) = delete;
+  SlicedMemory& operator=(const SlicedMemory&) = delete;
+  T* data() { return all_; }
+  std::size_t size() const { return size_; }
+
+ private:
   static constexpr std::align_val_t kAlignment{std::size_t{2} << 20};
-  HugePageAllocator() = default;
-  template <typename U>
-  HugePageAllocator(const HugePageAllocator<U>&) {}
-  T* allocate(std::size_t count) {
-    void* const memory = ::operator new(count * sizeof(T), kAlignment);
-    madvise(memory, count * sizeof(T), MADV_HUGEPAGE);  // refused where there are none
-    return static_cast<T*>(memory);
-  }
-  void deallocate(T* pointer, std::size_t) { ::operator delete(pointer, kAlignment); }
-  template <typename U>
-  bool operator==(const HugePageAllocator<U>&) const {
-    return true;
-  }
+  std::size_t size_;
+  T* all_;
 };
 
 class CpuCacheFlusher final : public CacheFlusher {
  public:
   CpuCacheFlusher(std::size_t size_bytes, bool proven_cold)
-      : buffer_(size_bytes / sizeof(std::uint64_t)), proven_cold_(proven_cold) {}
+      : buffer_(pool_, size_bytes / sizeof(std::uint64_t)), proven_cold_(proven_cold) {}
 
   /// Every thread writes and reads its slice, so that private caches are evicted too.
   void flush() override {
-    const std::int64_t slices = pool_.num_threads();
-    const auto size = static_cast<std::int64_t>(buffer_.size());
     ++round_;
-    pool_.parallel_for(slices, [&](std::int64_t slice, int) {
-      const std::int64_t end = size * (slice + 1) / slices;
+    in_slices(pool_, buffer_.size(), [&](std::size_t begin, std::size_t end) {
       std::uint64_t sum = 0;
-      for (std::int64_t i = size * slice / slices; i < end; ++i) {
-        sum += buffer_[static_cast<std::size_t>(i)];
-        buffer_[static_cast<std::size_t>(i)] = round_;
+      for (std::size_t i = begin; i < end; ++i) {
+        sum += buffer_.data()[i];
+        buffer_.data()[i] = round_;
       }
       sink_.fetch_add(sum, std::memory_order_relaxed);
     });
@@ -140,7 +151,7 @@ class CpuCacheFlusher final : public CacheFlusher {
 
  private:
   ThreadPool pool_;
-  std::vector<std::uint64_t, HugePageAllocator<std::uint64_t>> buffer_;
+  SlicedMemory<std::uint64_t> buffer_;
   std::uint64_t round_ = 0;
   std::atomic<std::uint64_t> sink_{0};  // keeps the reads alive
   bool proven_cold_;
@@ -284,26 +295,17 @@ Rates matrix_flops(ThreadPool& pool) {
   });
 }
 
-/// Calls body(begin, end) for one slice of [0, size) a thread.
-template <typename Body>
-void in_slices(ThreadPool& pool, std::size_t size, const Body& body) {
-  const auto slices = static_cast<std::size_t>(pool.num_threads());
-  pool.parallel_for(pool.num_threads(), [&](std::int64_t slice, int) {
-    const auto index = static_cast<std::size_t>(slice);
-    body(size * index / slices, size * (index + 1) / slices);
-  });
-}
-
 Rates memory_bytes(ThreadPool& pool) {
   const std::size_t wanted = 2 * total_cache_bytes().value_or(0);
   const std::size_t size = std::clamp(wanted, kSmallestCopy, kLargestCopy) / sizeof(Vector);
-  std::vector<Vector, HugePageAllocator<Vector>> source(size), target(size);
+  SlicedMemory<Vector> source(pool, size);
+  SlicedMemory<Vector> target(pool, size);
   std::atomic<float> sink{0};
   const auto bytes = static_cast<double>(size * sizeof(Vector));
   const auto read = [&](std::size_t begin, std::size_t end) {
     std::array<Vector, 4> sums{};  // independent, so that additions do not bound the rate
     for (std::size_t k = begin; k + 4 <= end; k += 4) {
-      for (std::size_t lane = 0; lane < 4; ++lane) sums[lane] += source[k + lane];
+      for (std::size_t lane = 0; lane < 4; ++lane) sums[lane] += source.data()[k + lane];
     }
     sink.store((sums[0] + sums[1] + sums[2] + sums[3])[0], std::memory_order_relaxed);
   };

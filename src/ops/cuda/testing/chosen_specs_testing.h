@@ -18,8 +18,8 @@ struct SpecForArch {
 
 /// What a choice of kernels leaves out nothing of.
 enum class Chosen {
-  kEntries,  // every entry of every device file, for every architecture
-  kNames,    // and every value that has a name, such as types of operands, for one of them at least
+  kEntries,  // every entry of every device file, for one architecture at least
+  kNames,    // and every value that has a name, such as types of operands
 };
 
 /// Every spec is in one of the two.
@@ -30,7 +30,7 @@ struct SplitSpecs {
 
 /// What of a spec has to be in a chosen one.
 inline std::set<std::string> covered_by(const SpecForArch& c, Chosen chosen) {
-  std::set<std::string> names{c.arch + " " + c.spec.source + " " + c.spec.function};
+  std::set<std::string> names{c.spec.source + " " + c.spec.function};
   for (const auto& [name, value] : c.spec.constants) {
     if (chosen == Chosen::kNames && name.starts_with("attn::")) {
       names.insert(c.spec.source + " " + name + " = " + value);
