@@ -1,10 +1,17 @@
 """For the tests of the shipped suites: the pairs that must pass."""
 
+import contextlib
+import io
+import os
 import re
+import shutil
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tool import SCENARIOS, ToolTest
 import gpu_suites
+import second_opinion
 
 MIN_CHECKED_ROWS = 64
 TESTS = Path(__file__).resolve().parent.parent
@@ -94,3 +101,52 @@ class MustPassTest(ToolTest):
             elif result["error"]["checked_rows"] < MIN_CHECKED_ROWS:
                 problems.append(f"{id}: checked on {result['error']['checked_rows']} rows")
         self.assertEqual(problems, [])
+
+
+def opinion_of(folder):
+    """Exit status and lines of the independent check of the tensors of a folder, which it removes."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = second_opinion.main([str(folder)])
+    shutil.rmtree(folder)
+    return status, said.getvalue().splitlines()
+
+
+def memory_folder():
+    """A file system in memory with room for the tensors of two suites, or None: of 8 GB in thousands of
+    files, for each of which the tool waits until it is on a disk, nothing is needed a minute later."""
+    folder, least_bytes = Path("/dev/shm"), 6 << 30
+    if not os.access(folder, os.W_OK) or shutil.disk_usage(folder).free < least_bytes:
+        return None
+    found = re.search(r"(?m)^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    return folder if found and int(found[1]) * 1024 >= 2 * least_bytes else None
+
+
+class OpinionTest(MustPassTest):
+    """Of small suites, whose tensors are saved and checked by an implementation of its own."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory(dir=memory_folder())
+        self.addCleanup(scratch.cleanup)
+        self.dir = Path(scratch.name)
+
+    def check_with_opinion(self, ids):
+        """The suites of the pairs: these pass, and so do their tensors."""
+        left_out = set(must_pass_ids()) - set(ids)
+        # One suite is judged while the next one runs: all of their tensors take 8 GB.
+        with ProcessPoolExecutor(1) as judge:
+            opinions = []
+            for suite in sorted({id.split("/")[0] for id in ids}):
+                listed = [id for id in ids if id.startswith(suite + "/")]
+                others = [id for id in left_out if id.startswith(suite + "/")]
+                # Where all pairs are wanted, those that are refused are run too.
+                wanted = ["--filter", "^(" + "|".join(map(re.escape, listed)) + ")$"] if others else []
+                self.check_must_pass([suite], "--save-tensors", suite, *wanted, ids=listed)
+                opinions.append(judge.submit(opinion_of, self.dir / suite))
+            counted = 0
+            for opinion in opinions:
+                status, lines = opinion.result()
+                complaints = [line for line in lines if not line.startswith("passed ")]
+                self.assertEqual(status, 0, "\n".join(complaints))
+                counted += int(re.fullmatch(r"(\d+) passed, 0 failed", lines[-1])[1])
+        self.assertGreaterEqual(counted, len(ids))

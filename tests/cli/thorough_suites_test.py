@@ -2,12 +2,15 @@
 
 import unittest
 
-from must_pass_testing import MustPassTest, thorough_ids
+from must_pass_testing import OpinionTest, thorough_ids
 
 
-class ThoroughSuites(MustPassTest):
-    def test_the_pairs_that_the_default_tests_leave_out_pass(self):
-        self.check_real_pairs(thorough_ids())
+class ThoroughSuites(OpinionTest):
+    def test_the_other_pairs_at_real_dimensions_pass(self):
+        self.check_real_pairs([id for id in thorough_ids() if not id.startswith("smoke")])
+
+    def test_the_other_pairs_of_smoke_suites_pass_and_a_second_opinion_agrees(self):
+        self.check_with_opinion([id for id in thorough_ids() if id.startswith("smoke")])
 
 
 if __name__ == "__main__":
