@@ -10,7 +10,7 @@
 #include "gate/statistics.h"
 
 // How often the gate is wrong on noisy machines. docs/gate.md shows the figures that
-// `test_gate -s -tc="*noisy machine*"` prints.
+// `test_gate_slow -s` prints.
 
 namespace attnbench {
 namespace {

@@ -262,11 +262,16 @@ void count_rate(double amount, const std::function<void()>& work, Rates& rates) 
   ++rates.num_quiet;
 }
 
-/// Until enough runs were quiet, or too many were not.
+/// Until enough runs were quiet, or too many were not or took too long.
 Rates best_rates(const std::function<void(Rates& rates)>& run) {
   constexpr int kMostRepeats = 4 * kCpuRepeats;
+  constexpr double kMostSeconds = 0.25;
+  const double start_s = steady_clock().now_s();
   Rates rates;
-  for (int i = 0; i < kMostRepeats && rates.num_quiet < kCpuRepeats; ++i) run(rates);
+  for (int i = 0; i < kMostRepeats && rates.num_quiet < kCpuRepeats; ++i) {
+    if (i >= kCpuRepeats && steady_clock().now_s() - start_s > kMostSeconds) break;
+    run(rates);
+  }
   return rates;
 }
 

@@ -173,7 +173,7 @@ TEST_CASE("kernels that move, quantise and multiply compile without spills") {
 TEST_CASE("the tiled attention kernels compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_attend_cases(cases);
-  check_compiles(cases, Chosen::kNames);
+  check_compiles(cases, Chosen::kEntries);
 }
 
 TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or products that wait") {
@@ -312,7 +312,7 @@ TEST_CASE("the kernel of latents in e4m3 compiles for Hopper without undeclared 
 TEST_CASE("kernels of f32 attention compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_f32_attend_cases(cases);
-  check_compiles(cases, Chosen::kNames);
+  check_compiles(cases, Chosen::kEntries);
 }
 
 TEST_CASE("kernels of planted faults compile without spills") {
