@@ -6,9 +6,9 @@ the gate its unit tests.
 Every entry of mutants.json, row_mutants.json (small numeric mistakes) and gate_mutants.json in
 tests/mutation replaces one piece of text of one source file. Only the mutated files are compiled, in the
 groups of the build, once with all of their mutants (mutant_choice), with the flags of the build, and linked
-before the objects of the tool, so that the real sources and the real binary stay as they are. The program that comes of it
-has to pass every case while no mutant is chosen. A mutant that cannot be chosen when the program runs
-has an object of its own in it.
+before the objects of the tool, so that the real sources and the real binary stay as they are. The program
+that comes of it has to pass every case while no mutant is chosen. A mutant that cannot be chosen when the
+program runs has an object of its own in it.
 
 Of a group of the build with few such files only these are compiled, and the object of the whole group is
 linked behind, in which the compiler may have inlined what a mutant changes. So a mutant that is not caught

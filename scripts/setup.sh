@@ -14,7 +14,7 @@ PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev li
   libcli11-dev doctest-dev python3 python3-numpy dpkg-dev file)
 # Installed when they can be; what needs them says so when they are missing.
 OPTIONAL_PACKAGES=()
-# For scripts with more to fetch, of no matter to the build: runs beside it.
+# What a script has to fetch that is of no matter to the build, beside which it runs.
 while_building() { :; }
 
 say() { echo "attnbench set-up: $*" >&2; }
@@ -201,25 +201,30 @@ install_dependencies() {
   ! install_optional_packages "${OPTIONAL_PACKAGES[@]}" || rm -f "$BUILD_DIR/build.ninja"
 }
 
-# One by one: a package that cannot be had does not keep the others away. Where tests that lack their
-# tools fail instead of being skipped (CI), a network that is away for two minutes is waited for.
-# Installs those of the packages that are missing; status 1 when there were none.
+# Installs those of the packages that are missing; status 1 when none was. A package that cannot be had does
+# not keep the others away. Where tests that lack their tools fail instead of being skipped (CI), a network
+# that is away for two minutes is waited for.
 install_optional_packages() {
   local -a missing pauses=(0)
   [[ -z "${CI:-}" ]] || pauses=(0 30 90)
-  local pause package none=1
+  local pause package status=1
   for pause in "${pauses[@]}"; do
     mapfile -t missing < <(missing_packages "$@")
-    [[ ${#missing[@]} -gt 0 ]] || return "$none"
+    [[ ${#missing[@]} -gt 0 ]] || break
     sleep "$pause"
-    none=0
-    # One by one only where not all of them can be had.
-    [[ ${#missing[@]} -eq 1 ]] || ! (install_packages "${missing[@]}") || continue
+    if [[ ${#missing[@]} -gt 1 ]] && (install_packages "${missing[@]}"); then  # at once is quicker
+      status=0
+      continue
+    fi
     for package in "${missing[@]}"; do
-      (install_packages "$package") || say "going on without $package"
+      if (install_packages "$package"); then
+        status=0
+      else
+        say "going on without $package"
+      fi
     done
   done
-  return "$none"
+  return "$status"
 }
 
 # Runs a build command with its output in build/build.log; says what it does when that takes more

@@ -424,7 +424,7 @@ const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
                                               .misfit = hopper_call_misfit,
                                               .yields = nullptr,
                                               .launch = launch_hopper,
-                                              .options_misfit = hopper_options_misfit,
+                                              .options_misfit = hopper_prefill_options_misfit,
                                               .saves = saves};
 
 }  // namespace attnbench::cuda

@@ -250,6 +250,6 @@ LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListP
 }
 
 const AttendCandidate kHopperTilesCandidate{"hopper_tiles", tiles_call_misfit, nullptr,
-                                            launch_tiles, hopper_options_misfit};
+                                            launch_tiles, hopper_tiles_options_misfit};
 
 }  // namespace attnbench::cuda
