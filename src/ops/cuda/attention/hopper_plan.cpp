@@ -343,7 +343,8 @@ constexpr std::array kHopperOptions = {
                  kOfPrefill},
     HopperOption{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; },
                  kOfPrefill},
-    HopperOption{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
+    HopperOption{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; },
+                 kOfPrefill},
     HopperOption{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
     HopperOption{"keep_columns", 0, 1, 1,
                  [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
@@ -354,14 +355,16 @@ constexpr std::array kHopperOptions = {
                  kOfTiles},
     HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }, kOfPrefill},
-    HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
+    HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; },
+                 kOfPrefill},
     HopperOption{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
     HopperOption{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; },
                  kOfPrefill},
     HopperOption{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
     HopperOption{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
     HopperOption{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
-    HopperOption{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
+    HopperOption{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; },
+                 kOfPrefill},
 };
 
 /// Applies the options to `plan` where there is one; what is wrong with them, for `kernel` where

@@ -399,8 +399,9 @@ TEST_CASE("options that are of the other Hopper kernel alone are told") {
     CHECK(hopper_prefill_options_misfit(of_tiles).find(
               fmt::format("'{}' is no option", of_tiles)) == 0);
   }
-  for (const char* of_prefill : {"consumers=2", "line=64", "ping_pong=1", "late_output=1",
-                                 "fixed_base=1", "cap=1", "fit=1"}) {
+  for (const char* of_prefill :
+       {"consumers=2", "line=64", "ping_pong=1", "late_output=1", "fixed_base=1", "reverse=1",
+        "group=2", "cap=1", "one_base=1", "fit=1"}) {
     CAPTURE(of_prefill);
     CHECK(hopper_prefill_options_misfit(of_prefill) == "");
     CHECK(forced_options_misfit(fmt::format("hopper_tiles:{}", of_prefill))
