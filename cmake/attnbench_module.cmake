@@ -20,7 +20,7 @@ if(ATTNBENCH_TESTS)
     "#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN\n#include <doctest/doctest.h>\n")
   add_library(attnbench_doctest STATIC ${CMAKE_BINARY_DIR}/doctest_main.cpp)
   target_include_directories(attnbench_doctest SYSTEM PUBLIC ${DOCTEST_INCLUDE_DIR})
-  # Builds what scripts/test compiles only for the label thorough.
+  # Builds what scripts/test does not by default.
   add_custom_target(slow_tests)
 endif()
 

@@ -313,6 +313,8 @@ int group_of(const attn::AttendParams& params) {
   return group;
 }
 
+enum class HopperKernel { kPrefill, kTiles };
+
 /// An option of a tuning: a word and what it sets, of one kernel or of both.
 struct HopperOption {
   std::string_view name;

@@ -53,9 +53,6 @@ struct HopperPlan {
   int tile_rows() const { return tile.consumers * attn::kConsumerRows; }
 };
 
-/// Whose plan it is.
-enum class HopperKernel { kPrefill, kTiles };
-
 /// Whether a forced kernel's name asks for a tuning of this one,
 /// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
 /// 16"). Options: tile_n (a multiple of 16, of e4m3 products 32, 64 to 256), stages (2 to 4),
