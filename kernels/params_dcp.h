@@ -69,15 +69,14 @@ struct DcpCombineParams {
 /// Weights that fit into the shared memory of a CTA of correct_dcp and combine_dcp: 8 KiB of f32,
 /// one for each rank of each of its rows.
 constexpr int kDcpWeightsOfCta = 2048;
-/// Rows (token, head) of such a CTA: as many as its threads can hold, `slots` vectors in all of
-/// which a row needs `row_vectors`, and as many as it has weights for; at least one, whose
-/// remaining vectors are then the work of other CTAs. The host sizes the grid with the same
-/// function.
-ATTN_FN int dcp_rows_of_cta(int row_vectors, int world_size, int slots) {
-  const int by_slots = slots / row_vectors;
-  const int by_weights = kDcpWeightsOfCta / world_size;
-  const int rows = by_slots < by_weights ? by_slots : by_weights;
-  return rows < 1 ? 1 : rows;
+/// Heads of such a CTA, of `tokens` tokens each: as many as have a thread for each of their
+/// `row_vectors` vectors, and as many as it has weights for; at least one, whose remaining vectors
+/// are then the work of other CTAs. The host sizes the grid with the same function.
+ATTN_FN int dcp_heads_of_cta(int row_vectors, int world_size, int tokens, int threads) {
+  const int by_threads = threads / row_vectors;
+  const int by_weights = kDcpWeightsOfCta / (world_size * tokens);
+  const int heads = by_threads < by_weights ? by_threads : by_weights;
+  return heads < 1 ? 1 : heads;
 }
 
 /// Ranks whose buffers one sum_ranks() can name; `output` may be the first of them. Their addresses

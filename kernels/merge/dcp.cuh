@@ -22,151 +22,149 @@ __device__ __forceinline__ float lse_power(const RankLses& lses, float x) {
   return lses.base_two != 0 ? exp2f(x) : expf(x);
 }
 
-/// LSE of a rank; NaN and +inf, which some attention kernels give to rows without keys, become
-/// kNoLse: both fail the comparison.
-__device__ __forceinline__ float rank_lse(const RankLses& lses, int rank, i64 token, i64 head) {
-  const float lse =
-      lses.lse[rank * lses.rank_stride + token * lses.token_stride + head * lses.head_stride];
-  return lse < float_from_bits(0x7F800000u) ? lse : kNoLse;
+/// LSE of a rank at `lse`; NaN and +inf, which some attention kernels give to rows without keys,
+/// become kNoLse: both fail the comparison.
+__device__ __forceinline__ float rank_lse(const RankLses& lses, const float* lse, int rank) {
+  const float value = lse[rank * lses.rank_stride];
+  return value < float_from_bits(0x7F800000u) ? value : kNoLse;
 }
 
-/// Rows (token, head) of a CTA, heads first. One 64-bit quotient finds the first of them; the
-/// others follow from it by 32-bit ones.
-class DcpRows {
- public:
-  struct Row {
-    i64 token;
-    i64 head;
-  };
-  __device__ __forceinline__ DcpRows(i64 first, i64 num_tokens, int num_heads, int most)
-      : token_(quotient(first, num_heads)),
-        head_(static_cast<unsigned>(first - token_ * num_heads)),
-        num_heads_(static_cast<unsigned>(num_heads)) {
-    const i64 left = num_tokens * num_heads - first;
-    count_ = static_cast<unsigned>(left < most ? left : most);
-  }
-  __device__ __forceinline__ unsigned count() const { return count_; }
-  __device__ __forceinline__ Row operator[](unsigned row) const {
-    const unsigned head = head_ + row;
-    return {token_ + head / num_heads_, head % num_heads_};
-  }
-
- private:
-  i64 token_;
-  unsigned head_;
-  unsigned num_heads_;
-  unsigned count_;
+/// What a CTA does: some heads of kTokens tokens, or some columns of one head where a row has more
+/// vectors than the CTA has threads.
+struct DcpTile {
+  i64 first_token;
+  unsigned first_head;
+  unsigned num_heads;
 };
+template <class Config, class Params>
+__device__ __forceinline__ DcpTile dcp_tile(const Params& p, int row_vectors) {
+  const unsigned most = static_cast<unsigned>(
+      dcp_heads_of_cta(row_vectors, p.lses.world_size, Config::kTokens, Config::kThreads));
+  const unsigned heads = static_cast<unsigned>(p.num_heads);
+  const unsigned across = (heads + most - 1) / most;
+  const i64 down = quotient(blockIdx.x, across);
+  const unsigned first = static_cast<unsigned>(blockIdx.x - down * across) * most;
+  return {down * Config::kTokens, first, heads - first < most ? heads - first : most};
+}
 
-/// weights[W, rows] become the factors e^(lse_rank - LSE) of every rank, 0 where either is -inf,
-/// with LSE = ln sum e^lse over the ranks. The LSE is stored if the caller of the operation wants
-/// it, and only by the CTAs with `stores_lse`, one of those that share a row. All threads must call
+/// The factors e^(lse_rank - LSE) of all rows of the tile, 0 where either is -inf, with LSE = ln
+/// sum e^lse over the ranks: weights[num_terms, heads, kTokens], of the ranks from `first_rank` on.
+/// The LSE is stored if the caller of the operation wants it, and only by the CTAs with
+/// `stores_lse`, one of those that share a row. kLanes lanes have a row. All threads must call
 /// this; it ends with a barrier.
 template <class Config, class Params>
-__device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows, bool stores_lse,
-                                            float* weights) {
-  const unsigned count = rows.count();
-  const unsigned world_size = static_cast<unsigned>(p.lses.world_size);
-  for (unsigned i = threadIdx.x; i < count * world_size; i += Config::kThreads) {
-    const DcpRows::Row row = rows[i % count];
-    weights[i] = rank_lse(p.lses, static_cast<int>(i / count), row.token, row.head);
-  }
-  __syncthreads();
-  for (unsigned i = threadIdx.x; i < count; i += Config::kThreads) {
-    float* const of_row = weights + i;
+__device__ __forceinline__ void weigh_ranks(const Params& p, const DcpTile& tile, int first_rank,
+                                            int num_terms, bool stores_lse, float* weights) {
+  constexpr int kLanes = 8;
+  constexpr unsigned kTokens = Config::kTokens;
+  constexpr unsigned kAtOnce = Config::kThreads / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const unsigned num_rows = tile.num_heads * kTokens;
+  // Tokens run fastest, as they mostly do in the LSEs.
+  for (unsigned first = 0; first < num_rows; first += kAtOnce) {
+    const unsigned row = first + threadIdx.x / kLanes;
+    const i64 token = tile.first_token + row % kTokens;
+    const i64 head = tile.first_head + row / kTokens;
+    const int world_size = row < num_rows && token < p.num_tokens ? p.lses.world_size : 0;
+    const float* const lses = p.lses.lse + token * p.lses.token_stride + head * p.lses.head_stride;
+    const float own = lane < world_size ? rank_lse(p.lses, lses, lane) : kNoLse;
     // The largest LSE is subtracted first: no power overflows, and that of the largest is 1.
-    float maximum = kNoLse;
-    for (unsigned rank = 0; rank < world_size; ++rank) {
-      maximum = fmaxf(maximum, of_row[rank * count]);
+    float maximum = own;
+    for (int rank = lane + kLanes; rank < world_size; rank += kLanes) {
+      maximum = fmaxf(maximum, rank_lse(p.lses, lses, rank));
     }
-    float lse = kNoLse;
-    if (maximum != kNoLse) {
-      float sum = 0.0f;
-      for (unsigned rank = 0; rank < world_size; ++rank) {
-        sum += lse_power(p.lses, of_row[rank * count] - maximum);
-      }
-      lse = maximum + (p.lses.base_two != 0 ? log2f(sum) : logf(sum));
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) {
+      maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, step));
     }
-    for (unsigned rank = 0; rank < world_size; ++rank) {
-      const float own = of_row[rank * count];
-      of_row[rank * count] = own == kNoLse ? 0.0f : lse_power(p.lses, own - lse);
+    const float base = maximum == kNoLse ? 0.0f : maximum;
+    float sum = lse_power(p.lses, own - base);
+    for (int rank = lane + kLanes; rank < world_size; rank += kLanes) {
+      sum += lse_power(p.lses, rank_lse(p.lses, lses, rank) - base);
     }
-    if (p.output_lse != nullptr && stores_lse) {
-      const DcpRows::Row row = rows[i];
-      p.output_lse[row.token * p.lse_token_stride + row.head * p.lse_head_stride] = lse;
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const float lse = base + (p.lses.base_two != 0 ? log2f(sum) : logf(sum));
+    for (int rank = lane; rank < world_size; rank += kLanes) {
+      const int term = rank - first_rank;
+      if (term < 0 || term >= num_terms) continue;
+      const float of_rank = rank == lane ? own : rank_lse(p.lses, lses, rank);
+      weights[term * num_rows + row] = of_rank == kNoLse ? 0.0f : lse_power(p.lses, of_rank - lse);
+    }
+    if (p.output_lse != nullptr && stores_lse && lane == 0 && world_size > 0) {
+      p.output_lse[token * p.lse_token_stride + head * p.lse_head_stride] = lse;
     }
   }
   __syncthreads();
 }
 
-/// Where an output row begins, in elements.
-__device__ __forceinline__ i64 output_place(const DcpCombineParams& p, const DcpRows::Row& row) {
-  return row.token * p.output_token_stride + row.head * p.output_head_stride;
+/// Where the output of a head begins, in elements.
+__device__ __forceinline__ i64 output_place(const DcpCombineParams& p, unsigned head) {
+  return head * p.output_head_stride;
 }
-__device__ __forceinline__ i64 output_place(const DcpCorrectParams& p, const DcpRows::Row& row) {
+__device__ __forceinline__ i64 output_place(const DcpCorrectParams& p, unsigned head) {
   const unsigned heads = static_cast<unsigned>(p.part_heads);
-  const unsigned head = static_cast<unsigned>(row.head);
   const unsigned part = heads == 0 ? 0 : head / heads;
-  return part * p.output_part_stride + row.token * p.output_token_stride +
-         (head - part * heads) * p.output_head_stride;
+  return part * p.output_part_stride + (head - part * heads) * p.output_head_stride;
 }
 
 /// output = sum of partial * weight over `num_terms` ranks from `first_rank` on, in their order.
-/// A thread has kItems vectors, kThreads apart, of the rows of its CTA; blockIdx.y counts on within
-/// rows that are wider than a CTA.
-/// Config: Element kPartial, kOutput; int kVector (elements of a load), kItems (vectors of a
-/// thread), kTerms (ranks whose vectors are under way at once), kThreads. Grid: (cdiv(T * H,
-/// dcp_rows_of_cta()), cdiv(D / kVector, kItems * kThreads)).
+///
+/// A thread has the same columns of kTokens tokens: what is asked of memory in time is few
+/// instructions for each of these vectors, and so places are found once.
+/// Config: Element kPartial, kOutput; int kVector (elements of a load), kTokens (vectors of a
+/// thread), kTerms (ranks whose vectors are under way at once), kThreads. Grid: (cdiv(H,
+/// dcp_heads_of_cta()) * cdiv(T, kTokens), cdiv(D / kVector, kThreads)).
 template <class Config, class Params>
 __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, int num_terms,
                                               i64 rank_stride) {
   constexpr int kVector = Config::kVector;
-  constexpr int kItems = Config::kItems;
+  constexpr int kTokens = Config::kTokens;
   constexpr int kTerms = Config::kTerms;
-  constexpr unsigned kSlots = Config::kThreads * kItems;
+  constexpr int kPartialBytes = size_of(Config::kPartial);
+  constexpr int kOutputBytes = size_of(Config::kOutput);
   __shared__ float weights[kDcpWeightsOfCta];
-  const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
-  const int most = dcp_rows_of_cta(static_cast<int>(row_vectors), p.lses.world_size, kSlots);
-  const DcpRows rows(static_cast<i64>(blockIdx.x) * most, p.num_tokens, p.num_heads, most);
-  bool is_live[kItems];
-  unsigned row_of[kItems];
-  i64 from[kItems];
-  i64 to[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const unsigned index = blockIdx.y * kSlots + i * Config::kThreads + threadIdx.x;
-    row_of[i] = index / row_vectors;
-    is_live[i] = row_of[i] < rows.count();
-    const DcpRows::Row row = rows[row_of[i]];
-    const int column = static_cast<int>(index - row_of[i] * row_vectors) * kVector;
-    from[i] = row.token * p.partial_token_stride + row.head * p.partial_head_stride + column;
-    to[i] = output_place(p, row) + column;
-  }
-  ElementVector<Config::kPartial, kVector> loaded[kTerms][kItems];
+  const int row_vectors = p.head_size / kVector;
+  const DcpTile tile = dcp_tile<Config>(p, row_vectors);
+  const unsigned index = blockIdx.y * Config::kThreads + threadIdx.x;
+  const unsigned of_tile = index / static_cast<unsigned>(row_vectors);
+  const int column = static_cast<int>(index - of_tile * row_vectors) * kVector;
+  const unsigned head = tile.first_head + of_tile;
+  const i64 left = p.num_tokens - tile.first_token;
+  const int num_live =
+      of_tile < tile.num_heads ? static_cast<int>(left < kTokens ? left : kTokens) : 0;
+  const char* const from =
+      static_cast<const char*>(p.partial) +
+      (tile.first_token * p.partial_token_stride + head * p.partial_head_stride + column) *
+          kPartialBytes;
+  ElementVector<Config::kPartial, kVector> loaded[kTerms][kTokens];
   const auto load = [&](int first_term) {
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
+      if (first_term + t >= num_terms) continue;
+      const char* const of_rank = from + (first_term + t) * rank_stride * kPartialBytes;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (!is_live[i] || first_term + t >= num_terms) continue;
-        const i64 at = (from[i] + (first_term + t) * rank_stride) * size_of(Config::kPartial);
-        loaded[t][i] =
-            load_vector<Config::kPartial, kVector>(static_cast<const char*>(p.partial) + at);
+      for (int i = 0; i < kTokens; ++i) {
+        if (i >= num_live) continue;
+        loaded[t][i] = load_vector<Config::kPartial, kVector>(
+            of_rank + i * (p.partial_token_stride * kPartialBytes));
       }
     }
   };
   load(0);  // under way while the weights are made
-  weigh_ranks<Config>(p, rows, blockIdx.y == 0, weights);
-  float values[kItems][kVector] = {};
+  weigh_ranks<Config>(p, tile, first_rank, num_terms, blockIdx.y == 0, weights);
+  float values[kTokens][kVector] = {};
   for (int first_term = 0; first_term < num_terms; first_term += kTerms) {
     if (first_term > 0) load(first_term);
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
+      if (first_term + t >= num_terms) continue;
+      const float* const of_rank =
+          weights + ((first_term + t) * tile.num_heads + of_tile) * kTokens;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (!is_live[i] || first_term + t >= num_terms) continue;
-        const unsigned rank = static_cast<unsigned>(first_rank + first_term + t);
-        const float weight = weights[rank * rows.count() + row_of[i]];
+      for (int i = 0; i < kTokens; ++i) {
+        if (i >= num_live) continue;
+        const float weight = of_rank[i];
         if (weight == 0.0f) continue;  // exactly 0, whatever the partial holds
         float part[kVector];
         decode_vector(loaded[t][i], part);
@@ -177,10 +175,13 @@ __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, i
       }
     }
   }
+  char* const to =
+      static_cast<char*>(p.output) +
+      (tile.first_token * p.output_token_stride + output_place(p, head) + column) * kOutputBytes;
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (!is_live[i]) continue;
-    store_vector(static_cast<char*>(p.output) + to[i] * size_of(Config::kOutput),
+  for (int i = 0; i < kTokens; ++i) {
+    if (i >= num_live) continue;
+    store_vector(to + i * (p.output_token_stride * kOutputBytes),
                  encode_vector<Config::kOutput>(values[i]));
   }
 }

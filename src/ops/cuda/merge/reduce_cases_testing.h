@@ -65,14 +65,14 @@ inline std::vector<MatmulCase> matmul_cases() {
 
 /// Infinities and NaN among the LSEs; a token that no rank saw anything for.
 inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int head_size,
-                                   bool combines, bool base_two, int part_heads = 0) {
-  constexpr int kRanks = 4;
+                                   bool combines, bool base_two, int part_heads = 0,
+                                   int ranks = 4) {
   constexpr int kTokens = 13;
   constexpr int kHeads = 6;
   CaseMemory memory(ops);
-  Tensor lse = drawn(Dtype::kF32, {kRanks, kTokens, kHeads}, 38, false);
+  Tensor lse = drawn(Dtype::kF32, {ranks, kTokens, kHeads}, 38, false);
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < ranks; ++r) {
     for (int h = 0; h < kHeads; ++h) lse.set((r * kTokens + 5) * kHeads + h, -kInf);
   }
   lse.set(3, std::numeric_limits<float>::quiet_NaN());
@@ -81,11 +81,11 @@ inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int he
                       attn::i64{kTokens} * kHeads,
                       kHeads,
                       1,
-                      kRanks,
+                      ranks,
                       base_two ? 1 : 0};
   const attn::i64 row = attn::i64{kHeads} * head_size;
   const void* partials =
-      memory.upload(drawn(partial, {kRanks, kTokens, kHeads, head_size}, 39, false));
+      memory.upload(drawn(partial, {ranks, kTokens, kHeads, head_size}, 39, false));
   void* to = memory.result(poisoned(output, {kTokens, kHeads, head_size}));
   auto* output_lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {kHeads, kTokens})));
   const attn::Element from_element = element_of(partial);
@@ -96,9 +96,9 @@ inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int he
   } else {
     // In parts the tensor is [parts, T, heads of a part, D].
     const attn::i64 part_row = part_heads == 0 ? row : attn::i64{part_heads} * head_size;
-    ops.correct_dcp({lses, 2, from_element, partials, row, head_size, to_element, to, part_row,
-                     head_size, output_lse, 1, kTokens, kTokens, kHeads, head_size, part_heads,
-                     kTokens * part_row});
+    ops.correct_dcp({lses, ranks - 2, from_element, partials, row, head_size, to_element, to,
+                     part_row, head_size, output_lse, 1, kTokens, kTokens, kHeads, head_size,
+                     part_heads, kTokens * part_row});
   }
   return memory.results();
 }
@@ -164,6 +164,13 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
       {"combine_dcp", 8e-3, [](Ops& o) { return run_dcp(o, kBF16, kBF16, 512, true, false); }});
   cases.push_back({"combine_dcp base 2 of f32", 1e-5,
                    [](Ops& o) { return run_dcp(o, kF32, kF32, 35, true, true); }});
+  // Ranks beyond those that the lanes of a row have one of each.
+  cases.push_back({"correct_dcp of 11 ranks", 1e-5,
+                   [](Ops& o) { return run_dcp(o, kBF16, kF32, 128, false, false, 0, 11); }});
+  cases.push_back({"combine_dcp of 11 ranks", 8e-3,
+                   [](Ops& o) { return run_dcp(o, kBF16, kBF16, 64, true, false, 0, 11); }});
+  cases.push_back({"combine_dcp of 3 ranks", 8e-3,
+                   [](Ops& o) { return run_dcp(o, kBF16, kBF16, 128, true, false, 0, 3); }});
   // More than a CTA has places for.
   cases.push_back({"combine_dcp of rows of 515", 1e-5,
                    [](Ops& o) { return run_dcp(o, kF32, kF32, 515, true, false); }});
