@@ -167,6 +167,29 @@ struct LatentQueryParams {
   MlaCacheWriteParams write;
 };
 
+/// Codes that project_values() makes of its output.
+enum class OutputCodes { kNone, kScale, kGroups, kBlocks };
+
+/// What comes behind the attention of an MLA decode, all in one (semantics §8.7, §9): the products
+/// of the heads side by side in rows, and codes of these rows for the next layer, by the one of the
+/// three whose codes are given, if one is. The same bytes as matmul(), concat() and quantise_fp8(),
+/// quantise_fp8_groups() or quantise_nvfp4() one after the other, but for the order of the
+/// products' sums. What runs before it on the stream may write `project.a`, and nothing else that
+/// it reads.
+struct ValueOutputParams {
+  MatmulParams project;           // c: [m, heads, n], 16 bits
+  StaticQuantiseParams by_scale;  // of c, as are the others; saturated elements are not counted
+  GroupQuantiseParams by_groups;  // likewise
+  ConcatParams clear;             // zeros in all scales of by_blocks, or num_tokens 0
+  Nvfp4QuantiseParams by_blocks;
+
+  ATTN_FN OutputCodes codes() const {
+    if (by_scale.codes != nullptr) return OutputCodes::kScale;
+    if (by_groups.codes != nullptr) return OutputCodes::kGroups;
+    return by_blocks.packed != nullptr ? OutputCodes::kBlocks : OutputCodes::kNone;
+  }
+};
+
 /// output[i] = source[rows[i]], bits copied: reorg_kvcache with the rows of reorg_source_rows()
 /// (semantics §8.6).
 struct GatherRowsParams {

@@ -193,6 +193,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
+  allow_next_kernel();
   const i64 row = row_of_warp<Config>();
   const i64 token = row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);
@@ -214,6 +215,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     reduce_segments(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SegmentParams segments) {
+  allow_next_kernel();
   await_previous_kernel();
   const int request = params.first_request + static_cast<int>(blockIdx.y);
   const int first = params.query_start_loc[request];
@@ -236,6 +238,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_plan(const __grid_constant__ AttendParams params,
                  const __grid_constant__ PlanParams plan) {
+  allow_next_kernel();
   await_previous_kernel();
   const int request = static_cast<int>(blockIdx.y);
   const int splits = plan.num_splits[request + 1] - plan.num_splits[request];

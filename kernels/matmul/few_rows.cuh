@@ -15,6 +15,7 @@
 #include "kernels/matmul/few_rows_layout.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 #include "kernels/ptx/packed.cuh"
@@ -96,10 +97,26 @@ struct FewRows {
       close_copy_group();
     }
   }
+  /// The same, where A is made by the kernel before: B, the weights, is asked for before that ends.
+  __device__ __forceinline__ void load_behind_previous() const {
+#pragma unroll
+    for (int step = 0; step < kStages; ++step) load_step_of_b(step);
+    await_previous_kernel();
+#pragma unroll
+    for (int step = 0; step < kStages; ++step) {
+      load_step_of_a(step);
+      close_copy_group();
+    }
+  }
   __device__ __forceinline__ void load_step(int step) const {
-    const u32 to_a =
-        shared_address(memory + step % kStages * few_rows_stage_bytes(kRows, kColumns));
-    const u32 to_b = to_a + few_rows_a_bytes(kRows);
+    load_step_of_a(step);
+    load_step_of_b(step);
+  }
+  __device__ __forceinline__ u32 stage_of(int step) const {
+    return shared_address(memory + step % kStages * few_rows_stage_bytes(kRows, kColumns));
+  }
+  __device__ __forceinline__ void load_step_of_a(int step) const {
+    const u32 to_a = stage_of(step);
     const int first_k = step * kFewRowsStep;
 #pragma unroll
     for (int i = 0; i < kOwnA; ++i) {
@@ -109,6 +126,10 @@ struct FewRows {
       copy_async<16>(to_a + static_cast<u32>(row * kPitchA + column_a * 2),
                      is_there ? from : static_cast<const u16*>(p.a), is_there);
     }
+  }
+  __device__ __forceinline__ void load_step_of_b(int step) const {
+    const u32 to_b = stage_of(step) + few_rows_a_bytes(kRows);
+    const int first_k = step * kFewRowsStep;
     const bool has_column = tile.first_column + column_b < p.n;
 #pragma unroll
     for (int i = 0; i < kOwnB; ++i) {
@@ -151,8 +172,7 @@ struct FewRows {
   }
   /// sums += A @ B of a step that has come; the next operands are on their way during products.
   __device__ __forceinline__ void multiply(int step) {
-    const u32 at_a =
-        shared_address(memory + step % kStages * few_rows_stage_bytes(kRows, kColumns));
+    const u32 at_a = stage_of(step);
     const u32 at_b = at_a + few_rows_a_bytes(kRows);
     Operands operands[2];
     load_operands(operands[0], at_a, at_b, 0);

@@ -9,6 +9,7 @@
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/nvfp4_block.cuh"
+#include "kernels/quantise/fp8_group.cuh"
 
 namespace attn {
 
@@ -121,12 +122,6 @@ __global__ void __launch_bounds__(Config::kThreads)
   add_saturated(saturated, p.num_saturated);
 }
 
-/// max(scale, 1e-10) rounded up to a power of two; infinity stays.
-__device__ __forceinline__ float round_up_to_power_of_two(float scale) {
-  // Why: adding the largest mantissa carries into the exponent unless the mantissa is 0.
-  return float_from_bits((float_bits(fmaxf(scale, 1e-10f)) + 0x7FFFFFu) & 0x7F800000u);
-}
-
 /// A thread has kGroupPiece columns, and the 4 or 8 neighbours that share a group find its maximum
 /// by shuffles; groups divide a row, so they never straddle rows or warps. Threads past the last
 /// row take part in the shuffles before they leave.
@@ -158,16 +153,8 @@ __global__ void __launch_bounds__(Config::kThreads)
       for (int i = 0; i < kVector; ++i) values[l + i] = part[i];
     }
   }
-  float largest = 1e-10f;
-#pragma unroll
-  for (int i = 0; i < kGroupPiece; ++i) largest = fmaxf(largest, fabsf(values[i]));
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
-  }
+  const float scale = group_scale<kLanes>(values, p.ue8m0 != 0);
   if (!is_live) return;
-  float scale = __fdiv_rn(largest, 448.0f);
-  if (p.ue8m0 != 0) scale = round_up_to_power_of_two(scale);
   // Why nothing is added to num_saturated: the largest quotient is 448, rounded twice.
   divide_for_codes(values, scale);
   const ElementVector<Element::kE4M3, kGroupPiece> codes = encode_vector<Element::kE4M3>(values);

@@ -53,6 +53,7 @@ class ForwardingOps : public Ops {
   std::vector<KernelInfo> take_kernels() override { return inner_.take_kernels(); }
   void prepare_matmul(const attn::MatmulParams& params) override { inner_.prepare_matmul(params); }
   bool fuses(const attn::LatentQueryParams& params) const override { return inner_.fuses(params); }
+  bool fuses(const attn::ValueOutputParams& params) const override { return inner_.fuses(params); }
 
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { inner_.name arguments; }

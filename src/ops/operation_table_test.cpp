@@ -87,7 +87,11 @@ class NotingOps final : public Ops {
     note_operation("prepare_matmul", params);
   }
   bool fuses(const attn::LatentQueryParams&) const override {
-    note("fuses");
+    note("fuses a query");
+    return true;
+  }
+  bool fuses(const attn::ValueOutputParams&) const override {
+    note("fuses an output");
     return true;
   }
 
@@ -183,7 +187,8 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.stream_for("run() of MINE") == &inner);
   CHECK(outer.take_kernels().size() == 3);
   const std::string prepared = call(outer, "prepare_matmul", &Ops::prepare_matmul);
-  CHECK(outer.fuses({}));
+  CHECK(outer.fuses(attn::LatentQueryParams{}));
+  CHECK(outer.fuses(attn::ValueOutputParams{}));
 
   std::ostringstream expected;
   const void* host = &byte;
@@ -191,7 +196,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
            << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
-           << prepared << "\nfuses\n";
+           << prepared << "\nfuses a query\nfuses an output\n";
   CHECK(lines(inner.calls) == expected.str());
 }
 

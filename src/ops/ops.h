@@ -96,9 +96,10 @@ class Ops {
   /// What may take long for matmul() of this shape, ahead of the first: later ones only launch.
   virtual void prepare_matmul(const attn::MatmulParams& params) = 0;
 
-  /// Whether make_latent_query() is more than the operations that it stands for, one after the
-  /// other.
+  /// Whether make_latent_query(), or project_values(), is more than the operations that it stands
+  /// for, one after the other.
   virtual bool fuses(const attn::LatentQueryParams& params) const = 0;
+  virtual bool fuses(const attn::ValueOutputParams& params) const = 0;
 
   // attend(), write_cache(), ...: the operations, which operations.def describes.
 #define ATTNBENCH_OPERATION(name, parameters, arguments) virtual void name parameters = 0;

@@ -172,6 +172,9 @@ void MlaOutputQuant::add_static() {
   quantise.num_rows = work_.num_tokens;
   quantise.num_columns = columns;
   scales_ = const_cast<float*>(quantise.scale);
+  attn::ValueOutputParams whole{};
+  whole.by_scale = quantise;
+  if (work_.joins_projection(whole)) return;
   work_.add_each("quantise_output", false, &Ops::quantise_fp8, std::vector{quantise});
 }
 
@@ -192,6 +195,9 @@ void MlaOutputQuant::add_groups() {
   quantise.num_columns = columns;
   quantise.group_size = output_quant_group(spec.type);
   quantise.ue8m0 = spec.ue8m0 ? 1 : 0;
+  attn::ValueOutputParams whole{};
+  whole.by_groups = quantise;
+  if (work_.joins_projection(whole)) return;
   work_.add_each("quantise_output", false, &Ops::quantise_fp8_groups, std::vector{quantise});
 }
 
@@ -199,7 +205,6 @@ void MlaOutputQuant::add_nvfp4() {
   const OutputQuantSpec& spec = work_.problem.output_quant;
   const i64 columns = work_.sizes.heads * work_.sizes.value;
   scales_ = work_.memory.workspace(scale_bytes_, "output scales");
-  if (spec.swizzle) add_zero_scales();
   const std::vector<float> global{static_cast<float>(spec.scale)};
   attn::Nvfp4QuantiseParams quantise{};
   quantise.source_element = work_.element;
@@ -212,10 +217,17 @@ void MlaOutputQuant::add_nvfp4() {
   quantise.global_scale = work_.memory.upload(global, "global output scale");
   quantise.num_rows = work_.num_tokens;
   quantise.num_columns = columns;
+  attn::ValueOutputParams whole{};
+  whole.by_blocks = quantise;
+  if (spec.swizzle) whole.clear = zero_scales();
+  if (work_.joins_projection(whole)) return;
+  if (spec.swizzle) {
+    work_.add_each("clear_output_scales", false, &Ops::concat, std::vector{whole.clear});
+  }
   work_.add_each("quantise_output", false, &Ops::quantise_nvfp4, std::vector{quantise});
 }
 
-void MlaOutputQuant::add_zero_scales() {
+attn::ConcatParams MlaOutputQuant::zero_scales() const {
   attn::ConcatParams zeros{};
   zeros.element = attn::Element::kU8;
   zeros.output = scales_;
@@ -223,7 +235,7 @@ void MlaOutputQuant::add_zero_scales() {
   zeros.num_tokens = layout_.scale_shape[0];
   zeros.num_heads = 1;
   zeros.second_size = checked_int32(layout_.scale_shape[1], "output scales of a row");
-  work_.add_each("clear_output_scales", false, &Ops::concat, std::vector{zeros});
+  return zeros;
 }
 
 void MlaOutputQuant::add_outputs(SampleSide& side) const {

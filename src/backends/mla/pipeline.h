@@ -33,7 +33,7 @@ class MlaOutputQuant {
   void add_groups();
   void add_nvfp4();
   /// Swizzled scales begin as zeros, so that rows and blocks of padding read as such (§9.4).
-  void add_zero_scales();
+  attn::ConcatParams zero_scales() const;
 
   MlaWork& work_;
   OutputQuantLayout layout_;

@@ -32,11 +32,12 @@ Problem small_problem() {
 }
 
 /// The CPU, which notes how many tokens of a request decodes were made for, and may say of itself
-/// that it makes queries in one go.
+/// that it makes queries, and outputs with their codes, in one go.
 class WatchedOps final : public ForwardingOps {
  public:
   WatchedOps(Ops& cpu, bool makes_queries) : ForwardingOps(cpu), makes_queries_(makes_queries) {}
   bool fuses(const attn::LatentQueryParams&) const override { return makes_queries_; }
+  bool fuses(const attn::ValueOutputParams&) const override { return makes_queries_; }
   void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
     decode_tokens = params.max_query_len;
     inner().attend_plan(params, plan);
@@ -317,21 +318,38 @@ TEST_CASE("an fp8_ds_mla cache is decoded by a plan and prefilled over an upconv
 TEST_CASE("a quantised output is what the 16-bit output gives, and no row more") {
   for (const OutputQuantType type :
        {OutputQuantType::kFp8Static, OutputQuantType::kFp8Group64, OutputQuantType::kNvfp4}) {
-    Problem problem = small_problem();
-    problem.attention.num_heads = 8;  // 192 columns
-    problem.output_quant.type = type;
-    problem.output_quant.scale = type == OutputQuantType::kNvfp4 ? 896 : 0.02;
-    const Run run(problem);
-    const OutputQuantTensors expected =
-        quantise_output(problem, *more(run.output, "output_unquantized"));
-    CAPTURE(to_string(type));
-    CHECK(run.output.defect.empty());
-    REQUIRE(run.output.output.size_bytes() == expected.codes.size_bytes());
-    CHECK(std::equal(expected.codes.bytes(), expected.codes.bytes() + expected.codes.size_bytes(),
-                     run.output.output.bytes()));
-    const Tensor& scales = *more(run.output, "output_scales");
-    CHECK(std::equal(expected.scales.bytes(),
-                     expected.scales.bytes() + expected.scales.size_bytes(), scales.bytes()));
+    Problem mixed = small_problem();
+    mixed.attention.num_heads = 8;  // 192 columns
+    mixed.output_quant.type = type;
+    mixed.output_quant.scale = type == OutputQuantType::kNvfp4 ? 896 : 0.02;
+    Problem decodes = mixed;
+    decodes.batch = {{1, 70}, {1, 1}, {1, 130}};
+    Problem apart = decodes;
+    apart.mla.fused_steps = false;
+    // Codes of decodes are made where their values are, on a device that can; those of prompts are
+    // not, since the rows of a batch are quantised together.
+    struct Case {
+      const Problem& problem;
+      bool can_fuse;
+      bool is_apart;
+    };
+    for (const Case& c :
+         {Case{mixed, false, true}, Case{mixed, true, true}, Case{decodes, false, true},
+          Case{decodes, true, false}, Case{apart, true, true}}) {
+      const Run run(c.problem, "MLA", {}, 90, c.can_fuse);
+      const OutputQuantTensors expected =
+          quantise_output(c.problem, *more(run.output, "output_unquantized"));
+      CAPTURE(to_string(type));
+      CHECK(run.has_step("project_value"));
+      CHECK(run.has_step("quantise_output") == c.is_apart);
+      CHECK(run.output.defect.empty());
+      REQUIRE(run.output.output.size_bytes() == expected.codes.size_bytes());
+      CHECK(std::equal(expected.codes.bytes(), expected.codes.bytes() + expected.codes.size_bytes(),
+                       run.output.output.bytes()));
+      const Tensor& scales = *more(run.output, "output_scales");
+      CHECK(std::equal(expected.scales.bytes(),
+                       expected.scales.bytes() + expected.scales.size_bytes(), scales.bytes()));
+    }
   }
 }
 

@@ -179,11 +179,9 @@ void add_value_projection(MlaWork& work, const std::vector<LatentOutput>& output
     up.n = n.value;
     up.k = n.latent;
     up.batch_invariant = work.problem.attention.batch_invariant ? 1 : 0;
-    work.ops.prepare_matmul(up);
     products.push_back(up);
   }
-  work.add_each("project_value", false, &Ops::matmul, std::move(products), 0,
-                product_flops(work, tokens, n.value));
+  work.add_projection(std::move(products), product_flops(work, tokens, n.value));
 }
 
 }  // namespace attnbench

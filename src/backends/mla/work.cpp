@@ -16,6 +16,7 @@ namespace attnbench {
 namespace {
 
 constexpr const char* kWriteStep = "write_cache";
+constexpr const char* kProjectionStep = "project_value";
 
 }  // namespace
 
@@ -177,6 +178,29 @@ void MlaWork::add_write_step() {
 const attn::MlaCacheWriteParams* MlaWork::last_write() const {
   const bool is_last = !steps.empty() && steps.back().name == kWriteStep;
   return is_last && writes_.size() == 1 ? writes_.data() : nullptr;
+}
+
+void MlaWork::add_projection(std::vector<attn::MatmulParams> products, double flops) {
+  projections_ = std::move(products);
+  attn::ValueOutputParams whole{};
+  whole.project = projections_.front();
+  if (problem.mla.fused_steps && projections_.size() == 1 && ops.fuses(whole)) {
+    add_each(kProjectionStep, false, &Ops::project_values, std::vector{whole}, 0, flops);
+  } else {
+    for (const attn::MatmulParams& product : projections_) ops.prepare_matmul(product);
+    add_each(kProjectionStep, false, &Ops::matmul, projections_, 0, flops);
+  }
+}
+
+bool MlaWork::joins_projection(attn::ValueOutputParams codes) {
+  const bool is_last = !steps.empty() && steps.back().name == kProjectionStep;
+  if (!is_last || !problem.mla.fused_steps || projections_.size() != 1) return false;
+  codes.project = projections_.front();
+  if (codes.project.m != num_tokens || !ops.fuses(codes)) return false;
+  const double flops = steps.back().flops;
+  steps.pop_back();
+  add_each(kProjectionStep, false, &Ops::project_values, std::vector{codes}, 0, flops);
+  return true;
 }
 
 int longest_query(std::span<const std::int32_t> query_start_loc) {

@@ -133,6 +133,11 @@ class MlaWork {
   void add_write_step();
   /// What write_cache does, if that is the last step so far, of one rank; else null.
   const attn::MlaCacheWriteParams* last_write() const;
+  /// The value projection of decodes, of one rank or several.
+  void add_projection(std::vector<attn::MatmulParams> products, double flops);
+  /// Codes of the output from the step that projects it, if that is the last one so far and can
+  /// make them: then it does, and the answer is true.
+  bool joins_projection(attn::ValueOutputParams codes);
 
  private:
   void set_memory();
@@ -141,6 +146,7 @@ class MlaWork {
 
   std::unique_ptr<Communicator> simulated_;
   std::vector<attn::MlaCacheWriteParams> writes_;
+  std::vector<attn::MatmulParams> projections_;
   bool has_attention_step_ = false;
 };
 

@@ -118,4 +118,22 @@ void make_latent_query(const attn::LatentQueryParams& params, Workers& workers) 
   if (params.write.cache != nullptr) write_mla_cache(params.write, workers);
 }
 
+void project_values(const attn::ValueOutputParams& params, Workers& workers) {
+  matmul(params.project, workers);
+  switch (params.codes()) {
+    case attn::OutputCodes::kNone:
+      break;
+    case attn::OutputCodes::kScale:
+      quantise_fp8(params.by_scale, workers);
+      break;
+    case attn::OutputCodes::kGroups:
+      quantise_fp8_groups(params.by_groups, workers);
+      break;
+    case attn::OutputCodes::kBlocks:
+      if (params.clear.num_tokens > 0) concat(params.clear, workers);
+      quantise_nvfp4(params.by_blocks, workers);
+      break;
+  }
+}
+
 }  // namespace attnbench::cpu

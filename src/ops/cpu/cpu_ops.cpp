@@ -157,6 +157,7 @@ class CpuOps : public Ops {
   std::vector<KernelInfo> take_kernels() override { return {}; }
   void prepare_matmul(const attn::MatmulParams&) override {}
   bool fuses(const attn::LatentQueryParams&) const override { return false; }
+  bool fuses(const attn::ValueOutputParams&) const override { return false; }
 
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cpu::name(ATTNBENCH_LIST arguments, workers_); }

@@ -30,6 +30,7 @@ TEST_CASE("every operation but attention gives on the GPU what it gives on the C
   add_coverage_cases(cases);
   add_indexer_cases(cases);
   add_latent_query_cases(cases);
+  add_value_output_cases(cases);
   check_on_device(cases);
 }
 
@@ -125,6 +126,28 @@ TEST_CASE("the query of MLA decodes on the GPU has the bytes of its steps") {
     if (c.is_quantised) own->quantise_fp8(apart.params.quantise);
     if (apart.params.pad.num_heads > 0) own->concat(apart.params.pad);
     if (c.writes) own->write_mla_cache(apart.params.write);
+    const std::vector<Tensor> actual = whole.memory.results();
+    const std::vector<Tensor> expected = apart.memory.results();
+    for (std::size_t t = 0; t < expected.size(); ++t) {
+      CHECK(first_difference(actual[t], expected[t], 0, 0) < 0);
+    }
+  }
+}
+
+TEST_CASE("values and codes of MLA decodes on the GPU have the bytes of their steps") {
+  const std::unique_ptr<CudaOps> own = device_ops() == nullptr ? nullptr : open_device(false);
+  if (own == nullptr) return;
+  for (const ValueOutputCase& c : value_output_cases()) {
+    CAPTURE(value_output_case(c).name);
+    ValueOutputCall whole(*own, c);
+    if (!own->fuses(whole.params)) continue;
+    own->project_values(whole.params);
+    ValueOutputCall apart(*own, c);
+    own->matmul(apart.params.project);
+    if (c.codes == attn::OutputCodes::kScale) own->quantise_fp8(apart.params.by_scale);
+    if (c.codes == attn::OutputCodes::kGroups) own->quantise_fp8_groups(apart.params.by_groups);
+    if (apart.params.clear.num_tokens > 0) own->concat(apart.params.clear);
+    if (c.codes == attn::OutputCodes::kBlocks) own->quantise_nvfp4(apart.params.by_blocks);
     const std::vector<Tensor> actual = whole.memory.results();
     const std::vector<Tensor> expected = apart.memory.results();
     for (std::size_t t = 0; t < expected.size(); ++t) {

@@ -30,6 +30,9 @@ class KernelOps : public Ops {
   bool fuses(const attn::LatentQueryParams& params) const override {
     return latent_query_misfit(launcher().target(), params).empty();
   }
+  bool fuses(const attn::ValueOutputParams& params) const override {
+    return value_output_misfit(launcher().target(), params).empty();
+  }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }
 #include "ops/operations.def"

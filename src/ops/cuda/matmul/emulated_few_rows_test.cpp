@@ -1,5 +1,6 @@
-// Products of few rows and the query of MLA decodes on emulated threads: the kernels' own code. The
-// query must have the bytes of the operations that it stands for, given the same products.
+// Products of few rows and what comes before and behind the attention of MLA decodes on emulated
+// threads: the kernels' own code. Query and output must have the bytes of the operations that they
+// stand for, given the same products.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -22,6 +23,7 @@ void divide_for_codes(float (&values)[kCount], float divisor) {
 
 // Device code comes behind what stands in for CUDA's keywords.
 #include "kernels/fused/latent_query.cuh"
+#include "kernels/fused/value_output.cuh"
 #include "ops/cuda/matmul/few_rows.h"
 #include "ops/cuda/matmul/few_rows_cases_testing.h"
 #include "ops/cuda/merge/reduce_cases_testing.h"
@@ -33,9 +35,11 @@ namespace {
 
 using attn::Element;
 using attn::MlaEntry;
+using attn::OutputCodes;
 
 template <Element kOf, int kTileRows, int kTileColumns, int kStepsOfK, Element kTo = kOf,
-          bool kWithWrites = false, MlaEntry kOfEntry = MlaEntry::kCopy>
+          bool kWithWrites = false, MlaEntry kOfEntry = MlaEntry::kCopy,
+          OutputCodes kOfOutput = OutputCodes::kNone, int kOfGroup = 16>
 struct Config {
   static constexpr Element kElement = kOf;
   static constexpr int kRows = kTileRows;
@@ -45,7 +49,13 @@ struct Config {
   static constexpr Element kQuery = kTo;
   static constexpr bool kWrites = kWithWrites;
   static constexpr MlaEntry kEntry = kOfEntry;
+  static constexpr OutputCodes kCodes = kOfOutput;
+  static constexpr int kGroup = kOfGroup;
 };
+template <Element kOf, int kTileRows, int kTileColumns, int kStepsOfK, OutputCodes kOfOutput,
+          int kOfGroup = 16>
+using OutputConfig = Config<kOf, kTileRows, kTileColumns, kStepsOfK, kOf, false, MlaEntry::kCopy,
+                            kOfOutput, kOfGroup>;
 
 /// `work` by every CTA of a grid, whose shared memory was NaN before.
 template <class C>
@@ -127,6 +137,24 @@ void check_query(const LatentQueryCase& c) {
   CHECK(same_bytes(fused.memory.results(), apart.memory.results()));
 }
 
+template <class C>
+void check_output(const ValueOutputCase& c) {
+  CAPTURE(c.tokens);
+  CAPTURE(c.heads);
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  ValueOutputCall fused(*cpu, c);
+  const attn::MatmulParams& product = fused.params.project;
+  CHECK(value_output_misfit(target_of_sm(90), fused.params) == "");
+  run_grid<C>(product.num_batches * attn::few_rows_tiles(product, C::kRows, C::kColumns),
+              [&](unsigned char* memory) { attn::project_values<C>(fused.params, memory); });
+  ValueOutputCall apart(*cpu, c);
+  attn::ValueOutputParams& p = apart.params;
+  multiply<C>(p.project);
+  p.project.m = 0;  // they are made
+  cpu->project_values(p);
+  CHECK(same_bytes(fused.memory.results(), apart.memory.results()));
+}
+
 /// o_l @ W_UV of 64 tokens and 16 heads.
 attn::MatmulParams values_of_decodes() {
   attn::MatmulParams p{};
@@ -188,6 +216,67 @@ TEST_CASE("the query of MLA decodes in one launch has the bytes of its steps") {
       {kBF16, 70, 1, 1, true, true, MlaEntry::kDsMla});
   check_query<Config<Element::kF16, 16, 32, 1, Element::kE4M3>>(
       {kF16, 9, 2, 3, true, false, MlaEntry::kCopy, 64, 160, 32});
+}
+
+TEST_CASE("values and codes of MLA decodes in one launch have the bytes of their steps") {
+  using enum Dtype;
+  using enum OutputCodes;
+  constexpr Element kBf = Element::kBF16;
+  constexpr Element kHalf = Element::kF16;
+  check_output<OutputConfig<kBf, 16, 64, 2, kNone>>({kBF16, 3, 2, kNone, 128, false, 128});
+  check_output<OutputConfig<kBf, 32, 32, 2, kScale>>({kBF16, 37, 2, kScale, 128, false, 128});
+  check_output<OutputConfig<kHalf, 64, 64, 2, kScale>>({kF16, 33, 2, kScale, 128, false, 72, 48});
+  check_output<OutputConfig<kBf, 64, 128, 2, kGroups, 128>>(
+      {kBF16, 70, 2, kGroups, 128, true, 128});
+  check_output<OutputConfig<kBf, 16, 128, 1, kGroups, 64>>({kBF16, 20, 3, kGroups, 64, false, 64});
+  check_output<OutputConfig<kHalf, 32, 64, 2, kGroups, 64>>(
+      {kF16, 20, 3, kGroups, 64, true, 128, 192});
+  check_output<OutputConfig<kBf, 64, 64, 2, kBlocks>>({kBF16, 70, 5, kBlocks, 16, true, 128});
+  check_output<OutputConfig<kHalf, 16, 32, 3, kBlocks>>({kF16, 9, 3, kBlocks, 16, false, 160, 64});
+  check_output<OutputConfig<kBf, 32, 128, 1, kBlocks>>({kBF16, 128, 1, kBlocks, 16, true, 64, 64});
+}
+
+TEST_CASE("what is no single launch of values and codes says why") {
+  using enum OutputCodes;
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  const auto with = [&](const ValueOutputCase& c,
+                        const std::function<void(attn::ValueOutputParams&)>& change) {
+    ValueOutputCall call(*cpu, c);
+    change(call.params);
+    return value_output_misfit(target_of_sm(90), call.params);
+  };
+  const ValueOutputCase scaled{Dtype::kBF16, 4, 2, kScale};
+  ValueOutputCall call(*cpu, scaled);
+  CHECK(value_output_misfit(target_of_sm(80), call.params) ==
+        "compute capability 80: it is for 90");
+  CHECK(with(scaled, [](auto& p) { p.project.m = 129; }) == "129 tokens: it is for up to 128");
+  CHECK(with(scaled, [](auto& p) { p.project.c_batch_stride = 256; }) ==
+        "heads that do not lie side by side");
+  CHECK(with(scaled, [](auto& p) { p.project.b_row_stride = 132; }) ==
+        "rows of B lie on multiples of 8 bytes, 16 are needed");
+  CHECK(with({Dtype::kBF16, 4, 2, kScale, 128, false, 512, 24}, [](auto&) {}) ==
+        "heads of 24 columns: codes are made of 16 at a time");
+  const std::string other = "codes of other things than the output";
+  CHECK(with(scaled, [](auto& p) { p.by_scale.source = p.project.a; }) == other);
+  CHECK(with(scaled, [](auto& p) { p.by_scale.num_rows = 3; }) == other);
+  CHECK(with(scaled, [](auto& p) { p.by_scale.code_row_stride += 8; }) ==
+        "codes lie on multiples of 8 bytes, 16 are needed");
+  attn::i64 count = 0;
+  const std::string counted = "a count of saturated elements: it has none";
+  CHECK(with(scaled, [&](auto& p) { p.by_scale.num_saturated = &count; }) == counted);
+  const ValueOutputCase grouped{Dtype::kBF16, 4, 2, kGroups};
+  CHECK(with(grouped, [&](auto& p) { p.by_groups.num_saturated = &count; }) == counted);
+  CHECK(with(grouped, [](auto& p) { p.by_groups.source_row_stride += 8; }) == other);
+  CHECK(with({Dtype::kBF16, 4, 2, kGroups, 128, false, 512, 64}, [](auto&) {}) ==
+        "groups of 128 columns in heads of 64");
+  const ValueOutputCase blocks{Dtype::kBF16, 4, 2, kBlocks, 16, true};
+  CHECK(with(blocks, [](auto& p) { p.by_blocks.num_columns -= 16; }) ==
+        "zeros in other things than the scales of whole tiles");
+  CHECK(with(blocks, [](auto& p) { p.clear.num_tokens = 4; }) ==
+        "zeros in other things than the scales of whole tiles");
+  CHECK(with({Dtype::kBF16, 4, 1, kBlocks, 16, true, 512, 48}, [](auto&) {}) ==
+        "zeros in other things than the scales of whole tiles");
+  CHECK(with({Dtype::kBF16, 4, 1, kBlocks, 16, false, 512, 48}, [](auto&) {}) == "");
 }
 
 TEST_CASE("what the kernel of few rows does not take says why") {
@@ -315,6 +404,11 @@ TEST_CASE("tiles of few rows are as large as gives nearly every multiprocessor o
   CHECK(tile() == std::vector<int>{16, 32});
   p.num_batches = 128;
   CHECK(tile() == std::vector<int>{16, 128});
+  // Groups of columns stay together, though it takes fewer multiprocessors.
+  p.num_batches = 16;
+  p.m = 64;
+  CHECK(few_rows_tile(p, 132, 64).columns == 64);
+  CHECK(few_rows_tile(p, 132, 128).columns == 128);
 }
 
 }  // namespace attnbench::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -131,6 +132,58 @@ std::string parts_misfit(const attn::LatentQueryParams& p) {
   return "";
 }
 
+/// What codes are made of must be the whole product.
+template <typename Params>
+std::string codes_misfit(const attn::MatmulParams& project, const Params& codes, const void* to,
+                         std::int64_t row_bytes, int bytes_of_store) {
+  const std::int64_t columns = project.num_batches * project.n;
+  if (codes.source != project.c || codes.source_element != project.element ||
+      codes.source_row_stride != project.c_row_stride || codes.num_rows != project.m ||
+      codes.num_columns != columns) {
+    return "codes of other things than the output";
+  }
+  const int bytes = Alignment().pointer(to).bytes(row_bytes).common_bytes();
+  if (bytes >= bytes_of_store) return "";
+  return fmt::format("codes lie on multiples of {} bytes, {} are needed", bytes, bytes_of_store);
+}
+std::string blocks_misfit(const attn::ValueOutputParams& p) {
+  const attn::Nvfp4QuantiseParams& q = p.by_blocks;
+  if (p.clear.num_tokens > 0) {
+    const std::int64_t blocks = q.num_columns / attn::kNvfp4Block;
+    if (q.swizzled == 0 || p.clear.output != q.scales || p.clear.num_heads != 1 ||
+        p.clear.first_size != 0 || p.clear.second != nullptr || blocks % 4 != 0 ||
+        p.clear.second_size != blocks ||
+        p.clear.num_tokens != ceil_quotient(q.num_rows, 128) * 128) {
+      return "zeros in other things than the scales of whole tiles";
+    }
+  }
+  return codes_misfit(p.project, q, q.packed, q.packed_row_stride, 8);
+}
+std::string output_codes_misfit(const attn::ValueOutputParams& p) {
+  const attn::OutputCodes codes = p.codes();
+  if (codes == attn::OutputCodes::kNone) return "";
+  if (p.project.n % attn::kGroupPiece != 0) {
+    return fmt::format("heads of {} columns: codes are made of {} at a time", p.project.n,
+                       attn::kGroupPiece);
+  }
+  if (codes == attn::OutputCodes::kBlocks) return blocks_misfit(p);
+  if (codes == attn::OutputCodes::kScale) {
+    if (p.by_scale.num_saturated != nullptr) return "a count of saturated elements: it has none";
+    return codes_misfit(p.project, p.by_scale, p.by_scale.codes, p.by_scale.code_row_stride,
+                        kFewRowsVector);
+  }
+  if (p.by_groups.num_saturated != nullptr) return "a count of saturated elements: it has none";
+  if (p.project.n % p.by_groups.group_size != 0) {
+    return fmt::format("groups of {} columns in heads of {}", p.by_groups.group_size, p.project.n);
+  }
+  return codes_misfit(p.project, p.by_groups, p.by_groups.codes, p.by_groups.code_row_stride,
+                      kFewRowsVector);
+}
+/// Columns that a CTA must have together.
+int output_group(const attn::ValueOutputParams& p) {
+  return p.codes() == attn::OutputCodes::kGroups ? p.by_groups.group_size : attn::kGroupPiece;
+}
+
 std::string write_misfit(const attn::LatentQueryParams& p) {
   const attn::MlaCacheWriteParams& write = p.write;
   if (write.cache == nullptr) return "";
@@ -167,11 +220,12 @@ std::string write_misfit(const attn::LatentQueryParams& p) {
 
 }  // namespace
 
-FewRowsTile few_rows_tile(const attn::MatmulParams& p, int num_sms) {
+FewRowsTile few_rows_tile(const attn::MatmulParams& p, int num_sms, int least_columns) {
   const int most_rows = p.m > 32 ? 64 : (p.m > 16 ? 32 : 16);
-  FewRowsTile best{16, 32};
+  const int first_columns = std::max(32, least_columns);
+  FewRowsTile best{16, first_columns};
   for (int rows = 16; rows <= most_rows; rows *= 2) {
-    for (int columns = 32; columns <= 128; columns *= 2) {
+    for (int columns = first_columns; columns <= 128; columns *= 2) {
       const std::int64_t tiles =
           p.num_batches * ceil_quotient(p.m, rows) * ceil_quotient(p.n, columns);
       const bool is_larger = rows * columns > best.rows * best.columns ||
@@ -208,6 +262,17 @@ std::string latent_query_misfit(const Target& target, const attn::LatentQueryPar
     if (std::string reason = misfit(p); !reason.empty()) return reason;
   }
   return operands_misfit(p.project);
+}
+
+std::string value_output_misfit(const Target& target, const attn::ValueOutputParams& p) {
+  // Why: nothing was measured on others.
+  if (target.sm != 90) return fmt::format("compute capability {}: it is for 90", target.sm);
+  if (p.project.m > kMostFewRows) {
+    return fmt::format("{} tokens: it is for up to {}", p.project.m, kMostFewRows);
+  }
+  if (p.project.c_batch_stride != p.project.n) return "heads that do not lie side by side";
+  if (std::string reason = output_codes_misfit(p); !reason.empty()) return reason;
+  return few_rows_misfit(p.project);
 }
 
 void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& p) {
@@ -251,6 +316,38 @@ void make_latent_query(Launcher& launcher, const attn::LatentQueryParams& p) {
   LaunchShape shape = few_rows_shape(launcher.target(), p.project, tile,
                                      std::int64_t{p.join.num_heads} + p.pad.num_heads);
   if (writes) shape.grid_x += ceil_quotient(p.write.num_slots, shape.threads / 32);
+  launch(launcher, spec, shape, p);
+}
+
+void project_values(Launcher& launcher, const attn::ValueOutputParams& p) {
+  const attn::OutputCodes codes = p.codes();
+  if (!value_output_misfit(launcher.target(), p).empty()) {
+    matmul(launcher, p.project);
+    if (codes == attn::OutputCodes::kScale) quantise_fp8(launcher, p.by_scale);
+    if (codes == attn::OutputCodes::kGroups) quantise_fp8_groups(launcher, p.by_groups);
+    if (codes == attn::OutputCodes::kBlocks) {
+      if (p.clear.num_tokens > 0) concat(launcher, p.clear);
+      quantise_nvfp4(launcher, p.by_blocks);
+    }
+    return;
+  }
+  const int group = output_group(p);
+  const FewRowsTile tile = few_rows_tile(p.project, launcher.target().num_sms, group);
+  // In the order of OutputCodes.
+  constexpr std::array kNames{"kNone", "kScale", "kGroups", "kBlocks"};
+  const std::string name = kNames.at(static_cast<std::size_t>(codes));
+  KernelSpec spec;
+  spec.source = "fused/value_output.cuh";
+  spec.function = "attn::value_output";
+  spec.constants = few_rows_constants(launcher.target(), p.project, tile);
+  spec.constants.emplace_back("attn::OutputCodes kCodes", "attn::OutputCodes::" + name);
+  spec.constants.emplace_back("int kGroup", std::to_string(group));
+  spec.name = "value output " + few_rows_name(p.project, tile);
+  if (codes == attn::OutputCodes::kScale) spec.name += " to e4m3";
+  if (codes == attn::OutputCodes::kGroups) spec.name += fmt::format(" to e4m3 by {}", group);
+  if (codes == attn::OutputCodes::kBlocks) spec.name += " to nvfp4";
+  LaunchShape shape = few_rows_shape(launcher.target(), p.project, tile, p.project.num_batches);
+  shape.overlaps_previous = true;
   launch(launcher, spec, shape, p);
 }
 

@@ -1,5 +1,6 @@
-// Products of few rows, and the query of MLA decodes made in one launch: which calls their kernels
-// (kernels/matmul/few_rows.cuh, kernels/fused/latent_query.cuh) take.
+// Products of few rows, and what comes before and behind the attention of MLA decodes in one launch
+// each: which calls their kernels (kernels/matmul/few_rows.cuh, kernels/fused/latent_query.cuh and
+// value_output.cuh) take.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ namespace attnbench::cuda {
 
 // Both are for decodes, whose products read their weights once and do little else. Where cuBLASLt
 // is found it does plain products as fast (docs/performance-history.md), so that the kernel of few
-// rows is for runs without it and for batch-invariant ones; a query in one launch saves the
+// rows is for runs without it and for batch-invariant ones; one launch saves the
 // launches and the ways through memory between its steps, which no library does.
 
 /// A tile of C that a CTA makes.
@@ -20,8 +21,9 @@ struct FewRowsTile {
   int columns = 0;  // 32, 64 or 128
 };
 /// The tile for a product on so many multiprocessors: the largest that still gives nearly each of
-/// them one, since small tiles read their part of A, or of B, more often.
-FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms);
+/// them one, since small tiles read their part of A, or of B, more often. It has `least_columns` at
+/// least, of 128 at most.
+FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms, int least_columns = 32);
 
 /// Why the kernel cannot take a product ("rows of 100 elements: ..."); empty where it can.
 std::string few_rows_misfit(const attn::MatmulParams& params);
@@ -33,6 +35,9 @@ inline constexpr std::int64_t kMostFewRows = 128;
 
 /// Why make_latent_query() of these is no single kernel on the target; empty where it is one.
 std::string latent_query_misfit(const Target& target, const attn::LatentQueryParams& params);
+
+/// Why project_values() of these is no single kernel on the target; empty where it is one.
+std::string value_output_misfit(const Target& target, const attn::ValueOutputParams& params);
 
 /// The product by the kernel of few rows, which takes it.
 void multiply_few_rows(Launcher& launcher, const attn::MatmulParams& params);

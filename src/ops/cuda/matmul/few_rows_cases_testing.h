@@ -1,4 +1,4 @@
-// Small cases of the query of MLA decodes.
+// Small cases of the query of MLA decodes, and of their values and codes.
 #pragma once
 
 #include "ops/cuda/testing/operation_cases_testing.h"
@@ -141,6 +141,131 @@ inline OperationCase latent_query_case(const LatentQueryCase& c) {
 
 inline void add_latent_query_cases(std::vector<OperationCase>& cases) {
   for (const LatentQueryCase& c : latent_query_cases()) cases.push_back(latent_query_case(c));
+}
+
+struct ValueOutputCase {
+  Dtype dtype;
+  int tokens;
+  int heads;
+  attn::OutputCodes codes;
+  int group = 128;  // of kGroups
+  bool swizzled = false;
+  int latent = 512;
+  int width = 128;
+};
+
+/// A call of project_values() and its memory: [output, codes, scales], the latter two if there are
+/// codes, the last if it is made.
+struct ValueOutputCall {
+  ValueOutputCall(Ops& ops, const ValueOutputCase& c) : memory(ops) {
+    const attn::i64 row = attn::i64{c.heads} * c.width;
+    attn::MatmulParams& project = params.project;
+    project.element = project.output_element = element_of(c.dtype);
+    project.a = memory.upload(drawn(c.dtype, {c.tokens, c.heads, c.latent}, 71, false));
+    project.a_batch_stride = c.latent;
+    project.a_row_stride = attn::i64{c.heads} * c.latent;
+    project.b = memory.upload(drawn(c.dtype, {c.heads, c.latent, c.width}, 72, false));
+    project.b_batch_stride = attn::i64{c.latent} * c.width;
+    project.b_row_stride = c.width;
+    project.c = memory.result(poisoned(c.dtype, {c.tokens + 1, row}));
+    project.c_batch_stride = c.width;
+    project.c_row_stride = row;
+    project.num_batches = c.heads;
+    project.m = c.tokens;
+    project.n = c.width;
+    project.k = c.latent;
+    switch (c.codes) {
+      case attn::OutputCodes::kNone:
+        return;
+      case attn::OutputCodes::kScale:
+        fill(params.by_scale, row);
+        params.by_scale.codes = codes({c.tokens + 1, row});
+        params.by_scale.code_row_stride = row;
+        params.by_scale.scale = memory.upload(std::vector<float>{0.3f});
+        return;
+      case attn::OutputCodes::kGroups: {
+        fill(params.by_groups, row);
+        const attn::i64 groups = row / c.group;
+        params.by_groups.codes = codes({c.tokens + 1, row});
+        params.by_groups.code_row_stride = row;
+        params.by_groups.scales =
+            static_cast<float*>(memory.result(poisoned(Dtype::kF32, {groups, c.tokens + 1})));
+        // By rows, or by columns.
+        params.by_groups.scale_row_stride = c.swizzled ? 1 : groups;
+        params.by_groups.scale_group_stride = c.swizzled ? c.tokens + 1 : 1;
+        params.by_groups.group_size = c.group;
+        params.by_groups.ue8m0 = c.swizzled ? 1 : 0;
+        return;
+      }
+      case attn::OutputCodes::kBlocks: {
+        fill(params.by_blocks, row);
+        const attn::i64 blocks = row / attn::kNvfp4Block;
+        const attn::i64 rows = (c.tokens + 127) / 128 * 128;
+        params.by_blocks.packed = codes({c.tokens + 1, row / 2});
+        params.by_blocks.packed_row_stride = row / 2;
+        params.by_blocks.scales =
+            static_cast<unsigned char*>(memory.result(poisoned(Dtype::kU8, {rows + 1, blocks})));
+        params.by_blocks.swizzled = c.swizzled ? 1 : 0;
+        params.by_blocks.global_scale = memory.upload(std::vector<float>{40.0f});
+        if (!c.swizzled) return;
+        params.clear.element = attn::Element::kU8;
+        params.clear.output = params.by_blocks.scales;
+        params.clear.output_token_stride = blocks;
+        params.clear.num_tokens = rows;
+        params.clear.num_heads = 1;
+        params.clear.second_size = static_cast<int>(blocks);
+        return;
+      }
+    }
+  }
+
+  template <typename Params>
+  void fill(Params& codes, attn::i64 columns) const {
+    codes.source_element = params.project.element;
+    codes.source = params.project.c;
+    codes.source_row_stride = codes.num_columns = columns;
+    codes.num_rows = params.project.m;
+  }
+  unsigned char* codes(const std::vector<std::int64_t>& shape) {
+    return static_cast<unsigned char*>(memory.result(poisoned(Dtype::kU8, shape)));
+  }
+
+  CaseMemory memory;
+  attn::ValueOutputParams params{};
+};
+
+inline std::vector<ValueOutputCase> value_output_cases() {
+  using enum Dtype;
+  using enum attn::OutputCodes;
+  return {{kBF16, 64, 128, kNone},
+          {kBF16, 64, 16, kScale},
+          {kBF16, 100, 128, kGroups, 128},
+          {kBF16, 37, 16, kGroups, 64, true},
+          {kF16, 1, 16, kBlocks, 16, true},
+          {kBF16, 70, 5, kBlocks, 16, true},
+          {kF16, 9, 3, kBlocks, 16, false, 160, 64},
+          {kF16, 20, 3, kGroups, 64, false, 128, 192},
+          {kF16, 33, 2, kScale, 128, false, 72, 48},
+          // By the operations one after the other: heads of half a piece.
+          {kBF16, 6, 4, kScale, 128, false, 64, 24}};
+}
+
+inline OperationCase value_output_case(const ValueOutputCase& c) {
+  const double tolerance = c.dtype == Dtype::kBF16 ? 1e-2 : 2e-3;
+  return {"project_values " + std::string(dtype_name(c.dtype)) + " of " + std::to_string(c.tokens) +
+              " tokens, " + std::to_string(c.heads) + " heads",
+          tolerance,
+          [c](Ops& ops) {
+            ValueOutputCall call(ops, c);
+            ops.project_values(call.params);
+            // Codes and scales hang on the last bit of a sum; they have a test of their own.
+            return std::vector<Tensor>{call.memory.results().front()};
+          },
+          tolerance};
+}
+
+inline void add_value_output_cases(std::vector<OperationCase>& cases) {
+  for (const ValueOutputCase& c : value_output_cases()) cases.push_back(value_output_case(c));
 }
 
 }  // namespace attnbench::cuda

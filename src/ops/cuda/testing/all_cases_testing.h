@@ -21,6 +21,7 @@ inline std::vector<OperationCase> all_operation_cases() {
   add_slot_cases(cases);
   add_indexer_cases(cases);
   add_latent_query_cases(cases);
+  add_value_output_cases(cases);
   return cases;
 }
 
