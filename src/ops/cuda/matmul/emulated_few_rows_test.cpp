@@ -407,8 +407,10 @@ TEST_CASE("tiles of few rows are as large as gives nearly every multiprocessor o
   // Groups of columns stay together, though it takes fewer multiprocessors.
   p.num_batches = 16;
   p.m = 64;
-  CHECK(few_rows_tile(p, 132, 64).columns == 64);
-  CHECK(few_rows_tile(p, 132, 128).columns == 128);
+  CHECK(few_rows_tile(p, 132, {64}).columns == 64);
+  CHECK(few_rows_tile(p, 132, {128}).columns == 128);
+  CHECK(few_rows_tile(p, 132, {16}).columns == 32);
+  CHECK(few_rows_tile(p, 132, {16, true}).columns == 64);
 }
 
 }  // namespace attnbench::cuda

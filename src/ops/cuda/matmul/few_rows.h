@@ -20,10 +20,15 @@ struct FewRowsTile {
   int rows = 0;     // 16, 32 or 64
   int columns = 0;  // 32, 64 or 128
 };
+/// What is asked of a tile.
+struct TileWish {
+  int least_columns = 32;  // of 128 at most
+  /// Of tiles that are as large: the wider one instead of the taller one.
+  bool prefers_columns = false;
+};
 /// The tile for a product on so many multiprocessors: the largest that still gives nearly each of
-/// them one, since small tiles read their part of A, or of B, more often. It has `least_columns` at
-/// least, of 128 at most.
-FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms, int least_columns = 32);
+/// them one, since small tiles read their part of A, or of B, more often.
+FewRowsTile few_rows_tile(const attn::MatmulParams& params, int num_sms, const TileWish& wish = {});
 
 /// Why the kernel cannot take a product ("rows of 100 elements: ..."); empty where it can.
 std::string few_rows_misfit(const attn::MatmulParams& params);
