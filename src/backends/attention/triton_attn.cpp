@@ -61,6 +61,12 @@ int decode_tile(const AttentionSpec& attention) {
   return tuned ? 32 : 16;
 }
 
+/// Of a launch: one of its requests may be a chunk of a longer one.
+int num_segments(const Problem& whole, int num_sms) {
+  return num_softmax_segments(problem_of_chunks(whole).num_requests(), whole.attention.num_kv_heads,
+                              num_sms);
+}
+
 class TritonPipeline : public AttentionPipeline {
  public:
   TritonPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
@@ -81,7 +87,7 @@ class TritonPipeline : public AttentionPipeline {
   /// batch; those without keys stay empty and are skipped by the reduction.
   void add_3d_steps() {
     attn::SegmentParams segments{};
-    segments.num_segments = kNumSoftmaxSegments;
+    segments.num_segments = num_segments(problem(), ops().num_sms());
     segments.tile = decode_tile(problem().attention);
     const std::int64_t rows = num_tokens() * params().num_heads * segments.num_segments;
     segments.segment_output =
@@ -108,17 +114,19 @@ class TritonAttn : public NativeBackend {
                                     Ops& ops) const override {
     return std::make_unique<TritonPipeline>(problem, inputs, ops, kernel_rules());
   }
-  Facts explain(const Problem& problem, const DeviceFacts&) const override {
+  Facts explain(const Problem& problem, const DeviceFacts& device) const override {
     if (is_encoder_type(problem.attention.type)) return {{"path", "context attention, no cache"}};
     Facts facts{{"path", takes_3d_path(problem) ? "3d" : "2d"},
                 {"3d threshold", std::to_string(path_threshold(problem))}};
     if (takes_3d_path(problem)) {
       const int tile = decode_tile(problem.attention);
-      const SegmentPlan plan = plan_segments(problem_of_chunks(problem).max_seq_len(), tile);
+      const int segments = num_segments(problem, device.num_sms);
+      const SegmentPlan plan =
+          plan_segments(problem_of_chunks(problem).max_seq_len(), tile, segments);
       facts.emplace_back("segments",
                          fmt::format("{} of {} active in the longest request, {} tile{} "
                                      "of {} keys each",
-                                     plan.num_active, kNumSoftmaxSegments, plan.tiles_per_segment,
+                                     plan.num_active, segments, plan.tiles_per_segment,
                                      plan.tiles_per_segment == 1 ? "" : "s", tile));
     }
     add_cache_facts(problem, CacheLayoutKind::kTr, kernel_rules(), facts);

@@ -29,6 +29,15 @@ bool use_3d_path(std::optional<bool> forced, int max_query_len, int64_t num_requ
   return max_query_len <= 1 && num_requests <= threshold && !batch_invariant;
 }
 
+int num_softmax_segments(int64_t num_requests, int num_kv_heads, int num_sms) {
+  const int64_t places = int64_t{2} * num_sms;
+  int segments = kNumSoftmaxSegments;
+  while (segments < kMostSoftmaxSegments && num_requests * num_kv_heads * segments * 2 <= places) {
+    segments *= 2;
+  }
+  return segments;
+}
+
 SegmentPlan plan_segments(int64_t seq_len, int tile_size, int num_segments) {
   if (tile_size < 1 || num_segments < 1) {
     fail(ErrorKind::kConfig, "segments: expected tile size and count >= 1, got {} and {}",

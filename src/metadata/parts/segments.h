@@ -19,6 +19,12 @@ int seq_threshold_3d(int num_kv_heads, std::span<const int> capture_sizes = {});
 bool use_3d_path(std::optional<bool> forced, int max_query_len, int64_t num_requests, int threshold,
                  bool batch_invariant);
 
+/// Segments of a launch: kNumSoftmaxSegments, doubled up to kMostSoftmaxSegments as long as the
+/// CTAs of all requests and KV heads still find places at a time, two on a multiprocessor. Not by
+/// the lengths, which change under a captured graph.
+inline constexpr int kMostSoftmaxSegments = 64;
+int num_softmax_segments(int64_t num_requests, int num_kv_heads, int num_sms);
+
 /// Keys [begin, end); empty where begin >= end.
 struct KeySegment {
   int64_t begin = 0;

@@ -27,6 +27,18 @@ TEST_CASE("3D serves small decode batches only") {
   CHECK(error_of([] { use_3d_path(false, 2, 1, 16, false); }) == "none");
 }
 
+TEST_CASE("few decodes have more segments than Triton's where the device has places for them") {
+  CHECK(num_softmax_segments(1, 8, 132) == 32);
+  CHECK(num_softmax_segments(2, 8, 132) == 16);
+  CHECK(num_softmax_segments(1, 8, 127) == 16);
+  CHECK(num_softmax_segments(1, 8, 128) == 32);
+  CHECK(num_softmax_segments(1, 4, 132) == 64);
+  CHECK(num_softmax_segments(1, 1, 132) == 64);
+  CHECK(num_softmax_segments(4, 1, 132) == 64);
+  CHECK(num_softmax_segments(16, 8, 132) == 16);
+  CHECK(num_softmax_segments(0, 8, 132) == 64);
+}
+
 TEST_CASE("segment plans match the golden values") {
   struct Golden {
     int64_t seq_len, tiles_per_segment;
