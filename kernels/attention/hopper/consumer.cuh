@@ -27,6 +27,7 @@ struct HopperConsumer : HopperFewRows<Config> {
   using Place::kShortcuts;
   using Place::lane;
   using Place::leave;
+  using Place::leave_unread;
   using Place::place_of;
   using Place::query_stage;
   using Place::rows;
@@ -156,11 +157,11 @@ struct HopperConsumer : HopperFewRows<Config> {
   /// sooner, or the ring would run ahead of the copies.
   __device__ void skip(Registers& r, const Plan& plan, int n) {
     await(shape.key_full(keys.stage), keys.parity);
-    leave(shape.key_empty(keys.stage));
+    leave_unread(shape.key_empty(keys.stage));
     keys.advance();
     if constexpr (Shape::kInt8) {
       await(shape.code_barrier(0, scales.stage), scales.parity);
-      leave(shape.code_barrier(1, scales.stage));
+      leave_unread(shape.code_barrier(1, scales.stage));
       scales.advance();
     }
     if (plan.needs_settling(n) && !is_alone()) {
@@ -169,7 +170,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     } else {
       await(shape.value_full(values.stage), values.parity);
     }
-    leave(shape.value_empty(values.stage));
+    leave_unread(shape.value_empty(values.stage));
     values.advance();
   }
 

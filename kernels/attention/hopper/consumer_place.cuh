@@ -91,6 +91,13 @@ struct HopperPlace {
   __device__ __forceinline__ void leave(u32 empty) const {
     if (lane() == 0) arrive(empty);
   }
+  /// The same of a stage that was only waited for. Why not without the other lanes: one that had
+  /// not looked yet, when the stage is filled again, would take that for the time before, and wait
+  /// for ever.
+  __device__ __forceinline__ void leave_unread(u32 empty) const {
+    __syncwarp();
+    leave(empty);
+  }
 
   /// The row tile and this warp's rows of it into shared memory.
   __device__ void describe(const HopperItem& item) const {

@@ -249,6 +249,7 @@ struct HopperFewRows : HopperProducts<Config> {
   using Products::keys;
   using Products::lane;
   using Products::leave;
+  using Products::leave_unread;
   using Products::query_stage;
   using Products::rows;
   using Products::shape;
@@ -355,10 +356,10 @@ struct HopperFewRows : HopperProducts<Config> {
 #pragma unroll 1
     for (int n = tiles.end - 1; n >= tiles.first; --n) {
       await(shape.key_full(keys.stage), keys.parity);
-      leave(shape.key_empty(keys.stage));
+      leave_unread(shape.key_empty(keys.stage));
       keys.advance();
       await(shape.value_full(values.stage), values.parity);
-      leave(shape.value_empty(values.stage));
+      leave_unread(shape.value_empty(values.stage));
       values.advance();
     }
   }

@@ -325,6 +325,7 @@ struct HopperChecker {
         await(shape.value_full(values.stage), values.parity);
         const bool masked = n < unmasked.begin || n >= unmasked.end;
         const bool found = masked && has_nonfinite();
+        __syncwarp();  // all lanes have seen the stage full (HopperPlace::leave_unread())
         if (lane == 0) {
           *shape.found(values.stage) = found ? 1 : 0;
           arrive(shape.value_checked(values.stage));
