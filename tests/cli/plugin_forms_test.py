@@ -7,7 +7,7 @@ from plugins import PLUGINS, PluginTest
 from tool import words_only
 
 FORMS = PLUGINS / "libforms_plugin.so"
-TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4}\n"
+TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4, l2: warm}\n"
 HEADS = "attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}\n"
 INT8 = f"schema: 1\nname: int8\n{HEADS}kv_cache: {{int8_level: LEVEL}}\nbatch: q20_3q1s70\n{TIMING}"
 DECODES = INT8.replace("q20_3q1s70", "4q1s70_q2s33")

@@ -9,7 +9,7 @@ from tool import words_only
 
 NAMED = PLUGINS / "libnamed_ops_plugin.so"
 BATCH = "batch: 3q1s70_q5s33_q48\n"
-TIMING = "timing: {samples: 12, min_time_ms: 1, timeout_s: 4}\n"
+TIMING = "timing: {samples: 12, min_time_ms: 1, timeout_s: 4, l2: warm}\n"
 HEADS = "attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: DTYPE}\n"
 LATENTS = """\
 attention: {type: op, num_heads: 3, num_kv_heads: 1, head_size: 48, v_head_size: 32, dtype: DTYPE}

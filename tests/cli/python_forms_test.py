@@ -7,7 +7,7 @@ import unittest
 from pythons import NumpyTest
 from tool import ROOT
 
-TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4}\n"
+TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4, l2: warm}\n"
 # A context in three chunks, of which one request has two, behind decodes.
 PREFILL = f"""\
 schema: 1
