@@ -94,7 +94,7 @@ void check_compiled(const SpecForArch& c, const CompiledKernel& compiled) {
 /// With `source` only kernels of that file are chosen: the entries of others have cases of their
 /// own.
 void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_for,
-                    Chosen chosen = Chosen::kEntries, const std::string& source = "") {
+                    Chosen chosen = Chosen::kFiles, const std::string& source = "") {
   if (!find_nvrtc().compiler) {
     MESSAGE("skipped: " << find_nvrtc().missing);
     return;
@@ -167,13 +167,13 @@ TEST_CASE("kernels that move, quantise and multiply compile without spills") {
   std::vector<OperationCase> cases = operation_cases();
   add_coverage_cases(cases);
   add_indexer_cases(cases);
-  check_compiles(cases, Chosen::kNames);
+  check_compiles(cases, Chosen::kEntries);
 }
 
 TEST_CASE("the tiled attention kernels compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_attend_cases(cases);
-  check_compiles(cases, Chosen::kEntries);
+  check_compiles(cases, Chosen::kFiles);
 }
 
 TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or products that wait") {
@@ -312,7 +312,7 @@ TEST_CASE("the kernel of latents in e4m3 compiles for Hopper without undeclared 
 TEST_CASE("kernels of f32 attention compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_f32_attend_cases(cases);
-  check_compiles(cases, Chosen::kEntries);
+  check_compiles(cases, Chosen::kFiles);
 }
 
 TEST_CASE("kernels of planted faults compile without spills") {
@@ -362,7 +362,7 @@ TEST_CASE("the copy by tensor maps compiles for Hopper without spills") {
 TEST_CASE("the general attention kernel compiles without spills") {
   std::vector<OperationCase> cases;
   add_general_attend_cases(cases);
-  check_compiles(cases, Chosen::kNames, "attention/general.cuh");
+  check_compiles(cases, Chosen::kEntries, "attention/general.cuh");
 }
 
 TEST_SUITE_END();
