@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from tool import BINARY, ToolTest, skip_without, strict_json
+from tool import BINARY, ToolTest, skip_without, strict_json, thorough
 
 # Seconds of silence after which a rank that hangs is ended; what runs beside it takes milliseconds.
 HANG_LIMIT = 4
@@ -118,8 +118,15 @@ class Ranks(ToolTest):
                          ["write_cache", "gather_and_attend_new", "attend_context",
                           "all_gather_lse", "correct", "reduce_scatter", "merge"])  # fmt: skip
 
-    def test_five_to_eight_ranks_are_simulated_ranks_too(self):
-        for ranks in (5, 6, 7, 8):
+    def test_five_and_eight_ranks_are_simulated_ranks_too(self):
+        self.are_as_simulated(5, 8)
+
+    @thorough
+    def test_so_are_six_and_seven(self):
+        self.are_as_simulated(6, 7)
+
+    def are_as_simulated(self, *numbers):
+        for ranks in numbers:
             with self.subTest(ranks=ranks):
                 self.expect_as_simulated(
                     ATTENTION.replace("num_heads: 8, num_kv_heads: 2",
@@ -206,10 +213,16 @@ class Ranks(ToolTest):
         self.expect_one_error("exit@1", "rank 1: its process ended: exit status 3",
                               "phase 'planted fault'")  # fmt: skip
 
-    def test_a_crash_in_any_phase_ends_its_case_and_names_the_phase(self):
-        for phase in ("prepare", "write_cache", "all_gather_query", "attend_context",
-                      "all_gather_lse", "correct", "reduce_scatter", "attend_new", "merge",
-                      "read"):  # fmt: skip
+    def test_a_crash_in_a_phase_ends_its_case_and_names_the_phase(self):
+        self.crash_in("prepare", "attend_context", "reduce_scatter", "read")
+
+    @thorough
+    def test_so_does_a_crash_in_any_other_phase(self):
+        self.crash_in("write_cache", "all_gather_query", "all_gather_lse", "correct", "attend_new",
+                      "merge")  # fmt: skip
+
+    def crash_in(self, *phases):
+        for phase in phases:
             with self.subTest(phase=phase):
                 self.expect_one_error(f"crash@1:{phase}", "rank 1: its process ended: signal 11",
                                       f"phase '{phase}'")  # fmt: skip
