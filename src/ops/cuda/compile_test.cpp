@@ -64,13 +64,6 @@ std::optional<int> static_room(const KernelSpec& spec) {
   return std::nullopt;
 }
 
-#ifdef __SANITIZE_THREAD__
-// Why: it does not see how the compiler, which is not instrumented, keeps its threads apart.
-constexpr int kCompileThreads = 1;
-#else
-constexpr int kCompileThreads = 0;  // all cores
-#endif
-
 /// Whether this run compiles what is left out by default.
 bool compiles_others() {
   const char* const value = std::getenv("ATTNBENCH_COMPILE_TESTS");
@@ -78,6 +71,17 @@ bool compiles_others() {
   if (std::string_view(value) == "others") return true;
   FAIL("ATTNBENCH_COMPILE_TESTS: expected 'others', found '" << std::string(value) << "'");
   return false;
+}
+
+/// 0 is all cores. Why one for the few by default: other tests run beside them, which leave no core
+/// idle while the last kernel of a case is compiled.
+int compile_threads() {
+#ifdef __SANITIZE_THREAD__
+  // It does not see how the compiler, which is not instrumented, keeps its threads apart.
+  return 1;
+#else
+  return compiles_others() ? 0 : 1;
+#endif
 }
 
 void check_compiled(const SpecForArch& c, const CompiledKernel& compiled) {
@@ -89,7 +93,7 @@ void check_compiled(const SpecForArch& c, const CompiledKernel& compiled) {
   if (const auto room = static_room(c.spec)) CHECK(compiled.shared_bytes <= *room);
 }
 
-/// Kernels for sm_80 and sm_90a on all cores, without spills that a spec does not declare: those
+/// Kernels for sm_80 and sm_90a, without spills that a spec does not declare: those
 /// that `chosen` takes, or all but those. `specs_for` gives the specs of an architecture.
 /// With `source` only kernels of that file are chosen: the entries of others have cases of their
 /// own.
@@ -112,7 +116,7 @@ void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_
                      ("attnbench-compile-test-" + std::to_string(getpid()));
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache.string());
   std::vector<const StoredKernel*> kernels(wanted.size());
-  ThreadPool(kCompileThreads)
+  ThreadPool(compile_threads())
       .parallel_for(static_cast<std::int64_t>(wanted.size()), [&](std::int64_t i, int) {
         const SpecForArch& c = wanted[static_cast<std::size_t>(i)];
         kernels[static_cast<std::size_t>(i)] = &store->get(c.spec, c.arch);
