@@ -17,7 +17,8 @@ BINARY = os.environ.get("ATTNBENCH_BIN", str(ROOT / "build" / "attnbench"))
 SCENARIOS = ROOT / "scenarios"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-# Small enough that a validated case takes milliseconds: a prompt and four decodes.
+# Small enough that a validated case takes milliseconds: a prompt and four decodes. Why warm: to flush
+# caches of hundreds of megabytes takes longer than all else; result_file_test flushes them.
 TINY = """\
 schema: 1
 name: tiny

@@ -39,7 +39,7 @@ from trace_sets import (
 from opinion import safetensors_file
 
 QUICK = ("--device", "cpu", "--set", "timing.samples=3", "--set", "timing.min_time_ms=1",
-         "--set", "timing.timeout_s=2")  # fmt: skip
+         "--set", "timing.timeout_s=2", "--set", "timing.l2=warm")  # fmt: skip
 
 
 class TraceTest(NumpyTest):
