@@ -125,21 +125,21 @@ function(attnbench_test_program target)
 endfunction()
 
 # attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [TESTS_APART regex] [DIR dir] [EXCLUDE regex]
-#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_SUITE suite] [THOROUGH setting]
+#   [LINK modules...] [PRIVATE_LINK libraries...] [LONG_SUITE suite] [THOROUGH setting]
 #   [SLOW_TESTS regex] [OPTIMISED_TESTS])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
 # MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
 # compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
-# TESTS_APART: not so in the tests that match it, each of which is compiled by itself. PARALLEL_SUITE:
-# doctest's name for test cases that take all cores, for minutes; they are a test of their own,
-# <name>.parallel, which runs alone and first. THOROUGH: the environment in which they do what they
-# otherwise leave out; that is the test <name>.thorough, whose label scripts/test does not select by
+# TESTS_APART: not so in the tests that match it, each of which is compiled by itself. LONG_SUITE:
+# doctest's name for test cases that take long; they are a test of their own, <name>.<suite>, which
+# runs first. THOROUGH: the environment in which they do what they otherwise leave out, for minutes on all
+# cores; that is the test <name>.thorough, which runs alone, and whose label scripts/test does not select by
 # default. SLOW_TESTS: tests that take long to compile or to run; they are a program of their own,
 # test_<name>_slow, with the label thorough, which only the target slow_tests builds. OPTIMISED_TESTS: see
 # attnbench_test_program.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;TESTS_APART;SLOW_TESTS;PARALLEL_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;TESTS_APART;SLOW_TESTS;LONG_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -204,7 +204,7 @@ function(attnbench_module name)
     endif()
     add_executable(test_${name} ${tests})
     if(ATTNBENCH_UNITY)
-      set_target_properties(test_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      set_target_properties(test_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
       if(ARG_TESTS_APART)
         set(apart ${tests})
         list(FILTER apart INCLUDE REGEX "${ARG_TESTS_APART}")
@@ -213,12 +213,12 @@ function(attnbench_module name)
     endif()
     attnbench_test_program(test_${name} attnbench_${name} ${ARG_PRIVATE_LINK} ${optimised})
     set(entries ${name})
-    if(ARG_PARALLEL_SUITE)
-      add_test(NAME ${name} COMMAND test_${name} "--test-suite-exclude=${ARG_PARALLEL_SUITE}")
-      add_test(NAME ${name}.parallel COMMAND test_${name} "--test-suite=${ARG_PARALLEL_SUITE}")
+    if(ARG_LONG_SUITE)
+      add_test(NAME ${name} COMMAND test_${name} "--test-suite-exclude=${ARG_LONG_SUITE}")
+      add_test(NAME ${name}.${ARG_LONG_SUITE} COMMAND test_${name} "--test-suite=${ARG_LONG_SUITE}")
       cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-      set_tests_properties(${name}.parallel PROPERTIES COST 400 PROCESSORS ${cores})
-      list(APPEND entries ${name}.parallel)
+      set_tests_properties(${name}.${ARG_LONG_SUITE} PROPERTIES COST 400)
+      list(APPEND entries ${name}.${ARG_LONG_SUITE})
     else()
       add_test(NAME ${name} COMMAND test_${name})
     endif()
@@ -232,7 +232,7 @@ function(attnbench_module name)
       list(APPEND entries ${name}.slow)
     endif()
     if(ARG_THOROUGH)
-      add_test(NAME ${name}.thorough COMMAND test_${name} "--test-suite=${ARG_PARALLEL_SUITE}")
+      add_test(NAME ${name}.thorough COMMAND test_${name} "--test-suite=${ARG_LONG_SUITE}")
       set_tests_properties(${name}.thorough PROPERTIES LABELS thorough ENVIRONMENT ${ARG_THOROUGH}
         TIMEOUT 2400 PROCESSORS ${cores})
       list(APPEND entries ${name}.thorough)

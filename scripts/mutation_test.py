@@ -15,6 +15,10 @@ linked behind, in which the compiler may have inlined what a mutant changes. So 
 that way counts only when it gets through alone: its file, and each other one of its group, compiled by
 itself.
 
+By default all mutants are planted. scripts/test runs `--which quick` and, with the label thorough, `--which
+thorough`: the mutants that need a compiler each, as they cannot be chosen, and those that say that they are
+"thorough" because for them alone a group of the build is compiled.
+
 Example: scripts/mutation_test.py --build build
 """
 
@@ -343,8 +347,9 @@ def caught_by_run(binary, number, mutant):
 
 
 def run_gate(binary, number=None):
-    """The unit tests of the gate."""
-    return subprocess.run([str(binary)], capture_output=True, text=True, timeout=120,
+    """The unit tests of the gate; with a mutant until one of them fails."""
+    options = [] if number is None else ["--abort-after=1"]
+    return subprocess.run([str(binary), *options], capture_output=True, text=True, timeout=120,
                           env=environment(number))  # fmt: skip
 
 
@@ -369,6 +374,21 @@ def test_original(binary, mutant):
         raise Failure(f"without a fault: expected passed, found {results}")
 
 
+def is_thorough(mutant):
+    """Whether only the label thorough plants it; one whose text is not there fails at once and is not."""
+    if mutant.get("thorough", False) or not is_there_once(mutant):
+        return mutant.get("thorough", False)
+    text = (ROOT / mutant["file"]).read_text()
+    return not mutant_choice.with_choices(text, [(1, mutant["find"], mutant["replace"])])[1]
+
+
+def wanted_mutants(which):
+    """The mutants of all lists, or those that are quick or thorough."""
+    mutants = [mutant for name in ("mutants.json", "row_mutants.json", "gate_mutants.json")
+               for mutant in json.loads((MUTATION / name).read_text())]  # fmt: skip
+    return [m for m in mutants if which == "all" or is_thorough(m) == (which == "thorough")]
+
+
 def enclosing_build():
     """ctest runs the tests somewhere inside the build folder."""
     here = pathlib.Path.cwd()
@@ -382,12 +402,16 @@ def main():
                         help="ninja build folder; default: the one that the working folder is in")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--which", choices=("quick", "thorough", "all"), default="all")
+    parser.add_argument("--list", action="store_true", help="print their names and plant none")
     parser.add_argument("--verbose", action="store_true", help="print how each was caught")
     arguments = parser.parse_args()
-    mutants = [m for name in ("mutants.json", "row_mutants.json")
-               for m in json.loads((MUTATION / name).read_text()) if arguments.only in m["name"]]
-    of_the_gate = [m for m in json.loads((MUTATION / "gate_mutants.json").read_text())
-                   if arguments.only in m["name"]]
+    chosen = [m for m in wanted_mutants(arguments.which) if arguments.only in m["name"]]
+    if arguments.list:
+        print("\n".join(mutant["name"] for mutant in chosen))
+        return 0
+    mutants = [m for m in chosen if not is_of_gate(m)]
+    of_the_gate = [m for m in chosen if is_of_gate(m)]
     build = Build(arguments.build.resolve())
 
     # Mutants share cases; the program without one needs to pass each once.

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibration import CalibrationTest, layer_tensors, stored
 from opinion import number_formats, safetensors_file
-from tool import BINARY, ROOT, TIME_LIMIT_S, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, strict_json, thorough
 
 LAYERS = [f"model.layers.{i}.self_attn" for i in range(3)]
 KV_HEADS, HEADS = 2, 4
@@ -390,6 +390,7 @@ class Documentation(CheckpointTest):
         self.assertEqual(out.count("model.layers.2.self_attn"), 2)  # by calibrate and by scales
         self.assertIn("kv_cache_scheme", self.config(folder)["quantization_config"])
 
+    @thorough
     def test_caches_as_engines_store_them_pass_and_have_their_errors(self):
         out = self.run_example("KV caches as engines store them")
         self.assertIn("16 passed", out)

@@ -15,7 +15,7 @@ import numpy as np
 from calibration import CalibrationTest, layer_tensors, stored
 from documents_test import DOCUMENTS, blocks, joined_lines
 from opinion import safetensors_file
-from tool import BINARY, TINY, TIME_LIMIT_S
+from tool import BINARY, TIME_LIMIT_S, TINY, thorough
 
 # What no machine without a GPU can run, or what builds the project: by a part of the line.
 NOT_HERE = (
@@ -87,6 +87,7 @@ class Commands(CalibrationTest):
         self.write("my-vit.yaml", ENCODER)
         self.run_page("calibration.md", 3)
 
+    @thorough
     def test_interop(self):
         layers = [f"model.layers.{i}.self_attn" for i in range(3)]
         (self.dir / "captured").mkdir()
@@ -98,6 +99,7 @@ class Commands(CalibrationTest):
         self.write("model/config.json", json.dumps({"hidden_size": 96}))
         self.run_page("interop.md", 2)
 
+    @thorough
     def test_gate(self):
         # What another program does to a time is no fault of the command.
         times = [("--baseline", (0, 1)), ("attnbench gate", (0, 1))]

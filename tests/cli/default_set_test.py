@@ -9,11 +9,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from must_pass_testing import default_ids, must_pass_ids, thorough_ids, thorough_patterns
+from run_chosen import chosen_of
 from tool import BINARY, ROOT, TIME_LIMIT_S
+import mutation_test
 
 BUILD = Path(BINARY).resolve().parent
 LEAST_SUITES, LEAST_PAIRS = 125, 1460
 LEAST_DOCTEST_CASES = 1294
+LEAST_MUTANTS = 130
 # Run by their own labels, also in a CI.
 OWN_LABELS = {"fuzz", "compile-all", "limits", "package", "slurm"}
 
@@ -58,6 +61,33 @@ class Suites(unittest.TestCase):
     def test_the_default_has_as_many_suites_and_pairs_as_before(self):
         self.assertGreaterEqual(len(default_ids()), LEAST_PAIRS)
         self.assertGreaterEqual(len({id.split("/")[0] for id in default_ids()}), LEAST_SUITES)
+
+
+class Mutants(unittest.TestCase):
+    def test_every_mutant_is_planted_by_default_or_thorough_and_as_many_by_default_as_before(self):
+        quick, rest, every = map(mutation_test.wanted_mutants, ("quick", "thorough", "all"))
+        self.assertGreaterEqual(len(quick), LEAST_MUTANTS)
+        names = [mutant["name"] for mutant in quick + rest]
+        self.assertEqual(sorted(names), sorted(mutant["name"] for mutant in every))
+        # Of what each list is about there are some by default.
+        self.assertEqual({is_of_gate for is_of_gate in map(mutation_test.is_of_gate, quick)}, {True, False})
+
+
+@unittest.skipUnless((BUILD / "CTestTestfile.cmake").exists(), "the binary is not in a build folder")
+class MarkedTests(unittest.TestCase):
+    """Tests of Python files that are marked as thorough."""
+
+    def test_a_file_with_marked_tests_has_others_and_both_are_tests_of_ctest(self):
+        commands = {name: (command, labels) for name, command, labels in all_tests()}
+        for file in sorted((ROOT / "tests" / "cli").glob("*_test.py")):
+            if not re.search(r"(?m)^ *@thorough$", file.read_text(encoding="utf-8")):
+                continue
+            name = "cli." + file.stem.removesuffix("_test")
+            for which, test in (("quick", name), ("thorough", name + ".thorough")):
+                command, labels = commands[test]
+                self.assertEqual(command[-2:], [which, str(file)])
+                self.assertEqual("thorough" in labels, which == "thorough", test)
+                self.assertTrue(chosen_of(file, which), test)
 
 
 @unittest.skipUnless((BUILD / "CTestTestfile.cmake").exists(), "the binary is not in a build folder")

@@ -98,7 +98,7 @@ EDITS = (
      "validation.max_rows: \"auto\" in the baseline, 1 in the results"),
     (lambda file: first(file)["problem"]["inputs"].update(std=0.02), 2, "inputs.std: 1.0 in the"),
     (lambda file: first(file)["problem"]["inputs"].update(seed=7), 2, "inputs.seed: 0 in the"),
-    (lambda file: first(file)["problem"]["timing"].update(l2="warm"), 2, "timing.l2: \"cold\" in"),
+    (lambda file: first(file)["problem"]["timing"].update(l2="cold"), 2, "timing.l2: \"warm\" in"),
     (lambda file: file["results"].append(first(file)), 2, "two results have the id"),
     (lambda file: file["results"].pop(0), 1, "in the baseline, not in the results"),
     (floor(0.9), 2, "noise_floor.all_cases is 0.9, but a noise floor lies between 0 and 0.2"),

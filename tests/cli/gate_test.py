@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 from gates import PAIR, SLOW_ID, GateFiles, TimedTest, steady
 from timings import rates, retime, summary
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json, thorough
 
 
 class Gate(GateFiles):
@@ -244,6 +244,7 @@ class RunWithBaseline(TimedTest):
         results = strict_json((self.dir / name).read_text())["results"]
         return {tuple(result["timing"].get("rounds", ())) for result in results}
 
+    @thorough
     def test_samples_are_spread_over_several_passes(self):
         run = ("run", "tiny.yaml", *PAIR, "--json", "r.json")
         self.expect(0, *run)
@@ -342,6 +343,7 @@ class RunWithBaseline(TimedTest):
 
 
 class RealRuns(ToolTest):
+    @thorough
     def test_the_script_prints_a_row_of_the_table_of_real_runs(self):
         self.write("tiny.yaml", TINY)
         for flow in ("gate", "baseline", "saved"):

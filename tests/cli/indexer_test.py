@@ -27,7 +27,7 @@ batch: 2q1s300
 
 class Step(ToolTest):
     def test_it_chooses_its_keys_in_steps_of_its_own(self):
-        self.write("step.yaml", STEP + "timing: {samples: 3, min_time_ms: 1, timeout_s: 2}\n")
+        self.write("step.yaml", STEP + "timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}\n")
         results = self.results("step.yaml", "--device", "cpu")
         for id, result in results.items():
             self.assertEqual(result["status"], "passed", (id, result["reasons"]))

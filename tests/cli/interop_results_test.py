@@ -18,7 +18,7 @@ import sys
 import time
 import unittest
 
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json, thorough
 
 DATA = ROOT / "tests" / "data" / "interop"
 DEPS = ROOT / "build" / "deps" / "python"
@@ -348,6 +348,7 @@ class SpeedOfLight(ToolTest):
 
 
 class Documentation(ToolTest):
+    @thorough
     def test_the_examples_of_the_page_run(self):
         text = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8").partition("## Results for other")[2]
         blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)

@@ -9,7 +9,7 @@ import unittest
 from gates import PAIR
 from tool import BINARY, TIME_LIMIT_S, TINY, ToolTest, strict_json
 
-MANY = TINY + f"sweep: {{inputs.seed: {list(range(200))}}}\n"
+MANY = TINY + f"sweep: {{inputs.seed: {list(range(100))}}}\n"
 
 
 class Journal(ToolTest):
@@ -51,9 +51,9 @@ class Journal(ToolTest):
         outcome = self.expect(0, "run", "many.yaml", *PAIR, "--no-timing", "--resume", "r.json",
                               "-v")  # fmt: skip
         measured = sum(line.startswith("passed") for line in outcome.err.splitlines())
-        self.assertEqual(measured, 400 - kept)
+        self.assertEqual(measured, 200 - kept)
         file = strict_json((self.dir / "r.json").read_text())
-        self.assertEqual(len({r["id"] for r in file["results"]}), 400)
+        self.assertEqual(len({r["id"] for r in file["results"]}), 200)
         self.assertNotIn("r.json.journal", self.files())
 
     def test_a_journal_is_a_result_file_to_the_gate(self):
@@ -81,7 +81,7 @@ class Journal(ToolTest):
         errors = [process.communicate(timeout=TIME_LIMIT_S)[1] for process in runs]
         self.assertEqual([process.returncode for process in runs], [0, 0], errors)
         file = strict_json((self.dir / "r.json").read_text())
-        self.assertEqual(len(file["results"]), 400)
+        self.assertEqual(len(file["results"]), 200)
         self.assertEqual([name for name in self.files() if "tmp" in name], [])
 
     def test_2_when_the_disk_is_full_and_the_last_complete_state_stays(self):

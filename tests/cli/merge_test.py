@@ -11,7 +11,7 @@ name: parts
 attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
 batch: [q8, q16, q24, q32]
 backends: [FLASH_ATTN]
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 
 

@@ -15,7 +15,7 @@ attention: {type: mla, num_heads: 4}
 mla: {workspace_tokens: 512}
 kv_cache: {block_size: 128}
 batch: 2q1s70_q40s200_q24
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 SPARSE = DENSE.replace("workspace_tokens: 512", "sparse_topk: 128").replace("dense", "sparse")
 FP8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.q_scale=0.05")

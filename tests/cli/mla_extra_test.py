@@ -13,7 +13,7 @@ mla: {kv_lora_rank: 448, qk_nope_head_dim: 32, qk_rope_head_dim: 64, v_head_dim:
 kv_cache: {block_size: 64, dtype: fp8_model1_mla}
 batch: 2q1s150_q3s140
 backends: [FLASHMLA_SPARSE]
-timing: {samples: 6, min_time_ms: 1, timeout_s: 6}
+timing: {samples: 6, min_time_ms: 1, timeout_s: 6, l2: warm}
 """
 SINKS = ("--set", "attention.sinks=[0.5, -.inf, 3, .inf]")
 LENGTHS = ("--set", "mla.sparse.topk_length=[100, 0, 7]")

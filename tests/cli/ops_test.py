@@ -12,7 +12,7 @@ name: s
 attention: {num_heads: 4, num_kv_heads: 2, head_size: 64%s}
 kv_cache: {dtype: %s, k_scale: %s, v_scale: 0.03, q_scale: %s}
 batch: 3q4s60
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 # With a cache in the type of the keys, which has no scales.
 COPIES = DECODER.replace("dtype: %s, k_scale: %s, v_scale: 0.03, q_scale: %s", "dtype: auto")
@@ -24,7 +24,7 @@ class Ops(ToolTest):
             "o.yaml",
             "schema: 1\nname: o\nattention: {type: op, num_heads: 2, head_size: 64}\n"
             "op: {name: output_quant, tokens: 10}\noutput_quant: {type: fp8_static}\n"
-            "timing: {samples: 3, min_time_ms: 1, timeout_s: 2}\n",
+            "timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}\n",
         )
         result = self.results("o.yaml")["o/q10/OPS"]
         self.assertEqual(result["status"], "passed")
@@ -41,7 +41,7 @@ class Ops(ToolTest):
                 "schema: 1\nname: o\nattention: {type: op, num_heads: 2, head_size: 40}\n"
                 "op: {name: mm_quant, tokens: 10}\n"
                 "mm_encoder: {layer_names: [a], fp8_scale_path: %s}\n"
-                "timing: {samples: 3, min_time_ms: 1, timeout_s: 2}\n" % scales,
+                "timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}\n" % scales,
             )
             result = self.results("o.yaml")["o/q10/OPS"]
             # Three times two heads, whose 40 elements become 48 codes.

@@ -15,7 +15,8 @@ NATIVE = ["FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"]
 
 class Peers(ToolTest):
     def run_peers(self, *arguments, code=0):
-        results = self.results(SCENARIOS / "smoke-peers.yaml", *ONE_CASE, *arguments, code=code)
+        results = self.results(SCENARIOS / "smoke-peers.yaml", *ONE_CASE, "--set", "timing.l2=warm",
+                               *arguments, code=code)  # fmt: skip
         return {id.split("/", 2)[2]: result for id, result in results.items()}
 
     def check_turns(self, result, peers):

@@ -4,10 +4,10 @@ users' libraries, through the real binary."""
 import unittest
 
 from plugins import PLUGINS, PluginTest
-from tool import words_only
+from tool import thorough, words_only
 
 FORMS = PLUGINS / "libforms_plugin.so"
-TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4}\n"
+TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4, l2: warm}\n"
 HEADS = "attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}\n"
 INT8 = f"schema: 1\nname: int8\n{HEADS}kv_cache: {{int8_level: LEVEL}}\nbatch: q20_3q1s70\n{TIMING}"
 DECODES = INT8.replace("q20_3q1s70", "4q1s70_q2s33")
@@ -47,12 +47,18 @@ class FormsTest(PluginTest):
 
 class Int8(FormsTest):
     def test_both_levels_run_and_pass_beside_ours(self):
-        for text in (INT8, DECODES):
-            for level in ("1", "2"):
-                with self.subTest(text=text, level=level):
-                    results = self.passes(text.replace("LEVEL", level), "FLASH_ATTN_IX", "RIGHT")
-                    for result in results.values():
-                        self.assertIsNotNone(result["quantization_error"])
+        self.both_levels_pass(INT8)
+
+    @thorough
+    def test_both_levels_pass_over_decodes(self):
+        self.both_levels_pass(DECODES)
+
+    def both_levels_pass(self, text):
+        for level in ("1", "2"):
+            with self.subTest(level=level):
+                results = self.passes(text.replace("LEVEL", level), "FLASH_ATTN_IX", "RIGHT")
+                for result in results.values():
+                    self.assertIsNotNone(result["quantization_error"])
 
     def test_a_scale_that_is_forgotten_is_noticed(self):
         text = INT8.replace("LEVEL", "1")
@@ -71,8 +77,15 @@ class Int8(FormsTest):
 
 
 class Ranks(FormsTest):
-    def test_every_exchange_passes_beside_ours(self):
-        for comm in ("ag_rs", "ag_ar", "a2a"):
+    def test_an_exchange_passes_beside_ours(self):
+        self.exchanges_pass("ag_rs")
+
+    @thorough
+    def test_the_other_exchanges_pass_beside_ours(self):
+        self.exchanges_pass("ag_ar", "a2a")
+
+    def exchanges_pass(self, *comms):
+        for comm in comms:
             with self.subTest(comm):
                 text = RANKS.replace("COMM", comm)
                 self.passes(text, "FLASH_ATTN", "RIGHT", "INTERLEAVED")

@@ -19,7 +19,7 @@ name: token-heads
 attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
 kv_cache: {dtype: DTYPE}
 batch: q32_3q1s100
-timing: {samples: 6, min_time_ms: 1, timeout_s: 4}
+timing: {samples: 6, min_time_ms: 1, timeout_s: 4, l2: warm}
 """
 QUERY, PROBABILITY = "ATTNBENCH_FP8_QUERY", "ATTNBENCH_FP8_PROBABILITY"
 

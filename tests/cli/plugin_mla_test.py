@@ -17,7 +17,7 @@ attention: {type: mla, num_heads: 4, dtype: bfloat16}
 mla: {kv_lora_rank: 128, qk_nope_head_dim: 32, qk_rope_head_dim: 64, v_head_dim: 32}
 kv_cache: {block_size: 64}
 batch: 2q1s70_q1s130_q5s100_q30
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 FP8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02", "--set",
        "kv_cache.q_scale=0.03")  # fmt: skip

@@ -16,7 +16,7 @@ name: cache
 attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 40, dtype: bfloat16}
 op: {name: reshape_and_cache}
 batch: 3q1s70_q5s33_q48
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 SCALES = ("kv_cache.k_scale=0.023", "kv_cache.v_scale=[0.03, 0.017]")  # of fp8 caches
 # Parts that see no key, and last rows without a prefix.
@@ -25,7 +25,7 @@ schema: 1
 name: merge
 attention: {type: op, num_heads: 5, head_size: 40, dtype: float32}
 op: {name: merge, tokens: 70, tokens_with_context: 41}
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 FP8_MERGE = (
     MERGE.replace("name: merge\natt", "name: fp8-merge\natt")
@@ -95,7 +95,7 @@ class Right(PluginTest):
         self.assertIn("15 passed", opinion.stdout)
 
     def test_they_take_turns_with_ours(self):
-        turns = "timing: {samples: 6, min_time_ms: 1, timeout_s: 2, order: alternate, rounds: 3}\n"
+        turns = "timing: {samples: 6, min_time_ms: 1, timeout_s: 2, l2: warm, order: alternate, rounds: 3}\n"
         for scenario in (CACHE, MERGE):
             scenario = scenario[: scenario.index("timing")] + turns
             results = self.passed(scenario, "OPS", "RIGHT", options=())

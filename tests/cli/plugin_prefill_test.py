@@ -15,7 +15,7 @@ attention: {type: mla, num_heads: 3, dtype: bfloat16}
 mla: {kv_lora_rank: 128, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 24}
 kv_cache: {block_size: 64}
 batch: q30_q17
-timing: {samples: 12, min_time_ms: 1, timeout_s: 4}
+timing: {samples: 12, min_time_ms: 1, timeout_s: 4, l2: warm}
 """
 # Decodes in front, and a context in three chunks of which one request has only two.
 CHUNKS = NEW.replace("name: new", "name: chunks").replace(

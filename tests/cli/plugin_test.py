@@ -19,6 +19,7 @@ from tool import (
     TINY_CASE,
     nvcc,
     strict_json,
+    thorough,
     words_only,
 )
 
@@ -271,6 +272,7 @@ class Docs(PluginTest):
                             "work/libnaive.so", "--backend", "NAIVE_CUDA")  # fmt: skip
         self.assertIn("device cpu not supported", shown.out)
 
+    @thorough
     def test_the_way_from_an_empty_folder_to_a_judged_kernel(self):
         blocks = blocks_of_docs()
         self.assertEqual([kind for kind, _ in blocks[:4]], ["cpp", "yaml", "sh", "sh"])

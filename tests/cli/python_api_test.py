@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, has_packages, python_with_torch
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, skip_without
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, skip_without, thorough
 
 # Attention in numpy over [B, H, Q, D], which is what a tensor of the fake torch is.
 ATTENTION = '''\
@@ -330,6 +330,7 @@ class Documents(PythonTest):
     def test_the_first_example_passes(self):
         self.assertIn("passed", self.run_example(0))
 
+    @thorough
     def test_the_second_example_runs_a_dict(self):
         self.assertIn("FLASH_ATTN", self.run_example(1))
 

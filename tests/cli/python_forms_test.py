@@ -5,9 +5,9 @@ operands by name."""
 import unittest
 
 from pythons import NumpyTest
-from tool import ROOT
+from tool import ROOT, thorough
 
-TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4}\n"
+TIMING = "timing: {samples: 6, min_time_ms: 1, timeout_s: 4, l2: warm}\n"
 # A context in three chunks, of which one request has two, behind decodes.
 PREFILL = f"""\
 schema: 1
@@ -61,8 +61,15 @@ class FormsTest(NumpyTest):
 
 
 class Right(FormsTest):
-    def test_prefills_of_mla_over_no_two_three_and_more_chunks(self):
-        for batch in ("q20_q9", "q20s60_q9s90", "2q1s70_q20s170_q9s100", "q20s600"):
+    def test_prefills_of_mla_over_no_and_three_chunks(self):
+        self.prefills_pass("q20_q9", "2q1s70_q20s170_q9s100")
+
+    @thorough
+    def test_prefills_of_mla_over_two_and_more_chunks(self):
+        self.prefills_pass("q20s60_q9s90", "q20s600")
+
+    def prefills_pass(self, *batches):
+        for batch in batches:
             with self.subTest(batch):
                 results = self.passes(PREFILL.replace("2q1s70_q20s170_q9s100", batch), "Prefill",
                                       "PrefillReturned")  # fmt: skip
@@ -86,6 +93,9 @@ class Right(FormsTest):
     def test_operations_with_operands_by_name(self):
         self.passes(operation("gather", LATENTS), "Gather")
         self.passes(operation("rope"), "Rope")
+
+    @thorough
+    def test_more_operations_with_operands_by_name(self):
         self.passes(CORRECT, "Correct")
         self.passes(SLICES, "Slices")
 

@@ -122,7 +122,7 @@ name: latents
 attention: {type: mla, num_heads: 4, dtype: float16}
 mla: {kv_lora_rank: 64, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 32}
 batch: 3q1s70_q5s40
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 
     def test_what_is_written_and_what_is_returned_goes_through_the_value_projection(self):
@@ -133,10 +133,8 @@ timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
             for result in results.values():
                 self.check(result, "passed")
                 self.assertLess(result["lse_error"]["max_abs"], 1e-2)
-        results = self.run_classes(self.LATENTS, *classes, options=())
-        for result in results.values():
-            steps = [step["name"] for step in result["timing"]["steps"]]
-            self.assertEqual(steps[-2:], ["attend", "project_value"])
+                steps = [step["name"] for step in (result["timing"] or {"steps": []})["steps"]]
+                self.assertEqual(steps[-2:], [] if options else ["attend", "project_value"])
 
     def test_what_is_not_returned_is_incorrect(self):
         result = self.run_classes(self.LATENTS, "LatentsUnwritten", code=1)["LatentsUnwritten"]

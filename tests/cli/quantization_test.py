@@ -169,7 +169,7 @@ class Quantization(ToolTest):
     def test_the_gate_holds_what_scales_cost_against_the_baseline(self):
         self.scales("good.json", 0.01, 0.01)
         self.scales("bad.json", 0.0001, 0.0001)
-        fixed = "timing: {samples: 3, min_time_ms: 1, timeout_s: 2}\n"
+        fixed = "timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}\n"
         for name in ("good", "bad"):
             cache = f"kv_cache: {{dtype: fp8, scale_file: {name}.json}}\nbackends: [FLASH_ATTN]\n"
             self.write(f"{name}.yaml", TINY.replace(fixed, "") + cache)

@@ -56,8 +56,10 @@ class Ranks(ToolTest):
         return self.launch(["-n", str(num_ranks), BINARY, "run", *map(str, arguments)], code)
 
     def launch(self, command, code):
-        environment = self.environment(OMPI_ALLOW_RUN_AS_ROOT="1",
-                                       OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")  # fmt: skip
+        # Why no timeout: when rank 0 exits with a failure, behind all others, mpirun sleeps for it twice
+        # before it looks who is left.
+        environment = self.environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                       OMPI_MCA_odls_base_sigkill_timeout="0")  # fmt: skip
         completed = subprocess.run(
             ["mpirun", "--oversubscribe", "--bind-to", "none", *command], cwd=self.dir,
             env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,

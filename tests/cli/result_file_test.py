@@ -91,6 +91,19 @@ class ResultFile(ToolTest):
         for result in document["results"]:
             self.check_result(result)
 
+    def test_caches_are_flushed_unless_the_scenario_has_them_warm(self):
+        self.write("cold.yaml", TINY.replace(", l2: warm", ""))
+        self.assertNotIn("warm", (self.dir / "cold.yaml").read_text())
+        self.write("warm.yaml", TINY)
+        for name in ("cold", "warm"):
+            (result,) = self.results(f"{name}.yaml", "--device", "cpu", "--backend", "FLASH_ATTN").values()
+            self.assertEqual(result["status"], "passed", result["reasons"])
+            flushed = result["timing"].get("flushed_bytes", 0)
+            # Cold is what is known to be: of a CPU that does not say how large its caches are it is not.
+            self.assertEqual(flushed > 0, name == "cold")
+            if name == "warm":
+                self.assertEqual(result["timing"]["l2"], "warm")
+
     def check_result(self, result):
         self.assertEqual(result["scenario"], "tiny")
         self.assertEqual(result["case"], TINY_CASE)

@@ -10,7 +10,7 @@ import unittest
 from documents_test import BLOCK, DOCUMENTS, blocks
 from history_test import nightly
 from plugins import MINIMAL, NAIVE, PluginTest, library_from_c
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json, thorough
 
 # By page and beginning: who prints them.
 SHOWN = {
@@ -122,6 +122,7 @@ class Tables(ToolTest):
         head, *rows = [re.split(r" {2,}", line.strip()) for line in text.strip().splitlines()]
         return head, rows
 
+    @thorough
     def test_the_rows_of_a_cache_type_are_those_that_a_run_prints(self):
         out = self.expect(0, "run", "smoke-mla-extra", "--device", "cpu", "--no-timing", COLUMNS="160").out
         head, rows = self.head_and_rows(shown("docs/interop.md", "kv.dtype"))

@@ -17,13 +17,14 @@ BINARY = os.environ.get("ATTNBENCH_BIN", str(ROOT / "build" / "attnbench"))
 SCENARIOS = ROOT / "scenarios"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-# Small enough that a validated case takes milliseconds: a prompt and four decodes.
+# Small enough that a validated case takes milliseconds: a prompt and four decodes. Why warm: to flush
+# caches of hundreds of megabytes takes longer than all else; result_file_test flushes them.
 TINY = """\
 schema: 1
 name: tiny
 attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
 batch: q32_4q1s100
-timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
 """
 TINY_CASE = "q32_4q1s100"
 # For a machine under load, not for the tool: every command here takes well under a second.
@@ -35,6 +36,19 @@ def skip_without(what):
     if os.environ.get("CI", "") not in ("", "0", "false"):
         raise AssertionError(f"CI is set, and there is no {what}")
     raise unittest.SkipTest(f"no {what}")
+
+
+def thorough(test):
+    """Marks a test, or a class of them, that only the label thorough runs (run_chosen.py): one that takes
+    long, of a feature that another test of its file covers quickly."""
+    test.is_thorough = True
+    return test
+
+
+def is_thorough(test):
+    """Whether a loaded test is marked, or its class."""
+    method = getattr(test, test._testMethodName)
+    return getattr(method, "is_thorough", False) or getattr(type(test), "is_thorough", False)
 
 
 def words_only(reasons):

@@ -39,7 +39,7 @@ std::vector<int> int_codes(const Tensor& tensor) {
 }
 
 template <typename Function>
-ErrorKind kind_of_error(Function function) {
+ErrorKind kind_thrown_by(Function function) {
   try {
     function();
   } catch (const Error& error) {
@@ -110,7 +110,7 @@ TEST_CASE("fp8 values are kept in 16 bits where those have all of them") {
 
 TEST_CASE("a 16-bit cache of another dtype than the keys is E-DTYPE") {
   const AttentionInputs inputs = inputs_of({1, 2}, 1, 2, Dtype::kBF16);
-  CHECK(kind_of_error([&] { store_kv(inputs, rule_of(KvCacheDtype::kFloat16, Dtype::kF16)); }) ==
+  CHECK(kind_thrown_by([&] { store_kv(inputs, rule_of(KvCacheDtype::kFloat16, Dtype::kF16)); }) ==
         ErrorKind::kDtype);
 }
 
@@ -175,10 +175,10 @@ TEST_CASE("bad scales are refused with their class") {
   for (float scale : {0.0f, -1.0f, std::numeric_limits<float>::infinity(),
                       std::numeric_limits<float>::quiet_NaN()}) {
     rule.v_scale = {scale};
-    CHECK(kind_of_error([&] { store_kv(inputs, rule); }) == ErrorKind::kValue);
+    CHECK(kind_thrown_by([&] { store_kv(inputs, rule); }) == ErrorKind::kValue);
   }
   rule.v_scale = {1, 1, 1};
-  CHECK(kind_of_error([&] { store_kv(inputs, rule); }) == ErrorKind::kShape);
+  CHECK(kind_thrown_by([&] { store_kv(inputs, rule); }) == ErrorKind::kShape);
 }
 
 TEST_CASE("per-token-head int8 gives the golden scales and codes in both rounding modes") {

@@ -13,7 +13,7 @@
 namespace attnbench {
 namespace {
 
-bool holds(const std::string& text, const std::string& part) {
+bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -56,15 +56,15 @@ TEST_CASE("a verdict stands with its times, change and rule; what is the same on
   GateReport report = many_failures(1);
   report.verdicts.push_back(verdict_of("s/quiet/B", VerdictKind::kSame, false));
   const std::string table = table_of(report, {false, 80, false});
-  CHECK(holds(table, "SLOWER "));
-  CHECK(holds(table, "100.0 us -> 110.0 us"));
-  CHECK(holds(table, "+10.0%"));
-  CHECK(holds(table, "    the rule of s/case-0/B\n"));
-  CHECK(holds(table, "1 SLOWER, 1 SAME\n"));
-  CHECK(holds(table, "gate failed: 1 of 2 cases\n"));
-  CHECK(holds(table, "reproduce: attnbench run s"));
-  CHECK_FALSE(holds(table, "s/quiet/B"));
-  CHECK(holds(table_of(report, {false, 80, true}), "s/quiet/B"));
+  CHECK(says(table, "SLOWER "));
+  CHECK(says(table, "100.0 us -> 110.0 us"));
+  CHECK(says(table, "+10.0%"));
+  CHECK(says(table, "    the rule of s/case-0/B\n"));
+  CHECK(says(table, "1 SLOWER, 1 SAME\n"));
+  CHECK(says(table, "gate failed: 1 of 2 cases\n"));
+  CHECK(says(table, "reproduce: attnbench run s"));
+  CHECK_FALSE(says(table, "s/quiet/B"));
+  CHECK(says(table_of(report, {false, 80, true}), "s/quiet/B"));
 }
 
 TEST_CASE("lines of verdicts fit their width and have colours only when asked for") {
@@ -76,14 +76,14 @@ TEST_CASE("lines of verdicts fit their width and have colours only when asked fo
   report.verdicts[0].repro.clear();
   std::istringstream lines(table_of(report, {false, 80, false}));
   for (std::string line; std::getline(lines, line);) CHECK(display_width(line) <= 80);
-  CHECK_FALSE(holds(table_of(report, {false, 80, false}), "\x1b["));
-  CHECK(holds(table_of(report, {true, 80, false}), "\x1b[31mSLOWER"));
+  CHECK_FALSE(says(table_of(report, {false, 80, false}), "\x1b["));
+  CHECK(says(table_of(report, {true, 80, false}), "\x1b[31mSLOWER"));
 }
 
 TEST_CASE("a gate without cases has not passed") {
   const std::string table = table_of(GateReport{}, {});
-  CHECK(holds(table, "no case was compared\n"));
-  CHECK_FALSE(holds(table, "gate passed"));
+  CHECK(says(table, "no case was compared\n"));
+  CHECK_FALSE(says(table, "gate passed"));
 }
 
 TEST_CASE("a known failure is shown with its reason and is no failure") {
@@ -92,23 +92,23 @@ TEST_CASE("a known failure is shown with its reason and is no failure") {
   report.verdicts[0].known = Known::kYes;
   report.verdicts[0].known_text = "issue 7 (until 2099-01-31)";
   const std::string table = table_of(report, {});
-  CHECK(holds(table, "known: issue 7 (until 2099-01-31)"));
-  CHECK(holds(table, "1 SLOWER (1 known)\ngate passed\n"));
+  CHECK(says(table, "known: issue 7 (until 2099-01-31)"));
+  CHECK(says(table, "1 SLOWER (1 known)\ngate passed\n"));
   std::ostringstream junit;
   write_verdict_junit(junit, {}, report);
-  CHECK(holds(junit.str(), "failures=\"0\" errors=\"0\" skipped=\"1\""));
-  CHECK(holds(junit.str(), "<skipped message="));
-  CHECK(holds(summary_of(report), "known: issue 7"));
+  CHECK(says(junit.str(), "failures=\"0\" errors=\"0\" skipped=\"1\""));
+  CHECK(says(junit.str(), "<skipped message="));
+  CHECK(says(summary_of(report), "known: issue 7"));
 }
 
 TEST_CASE("a summary shows the worst, folds as many again and counts the rest") {
   const std::string text = summary_of(many_failures(50));
-  CHECK(holds(text, "### attnbench gate: failed, 50 of 50 cases\n"));
-  CHECK(holds(text, "<details><summary>30 more</summary>"));
-  CHECK(holds(text, "`s/case-39/B`"));
-  CHECK_FALSE(holds(text, "`s/case-40/B`"));
-  CHECK(holds(text, "10 more are in the result file"));
-  CHECK(holds(text, "<https://ci/1> <report.html>"));
+  CHECK(says(text, "### attnbench gate: failed, 50 of 50 cases\n"));
+  CHECK(says(text, "<details><summary>30 more</summary>"));
+  CHECK(says(text, "`s/case-39/B`"));
+  CHECK_FALSE(says(text, "`s/case-40/B`"));
+  CHECK(says(text, "10 more are in the result file"));
+  CHECK(says(text, "<https://ci/1> <report.html>"));
 }
 
 TEST_CASE("the largest summary still is a comment on GitHub") {
@@ -125,9 +125,9 @@ TEST_CASE("without a baseline the summary is that of the results") {
   wrong.repro = "attnbench run s";
   std::ostringstream out;
   write_summary(out, {}, {wrong}, nullptr, {});
-  CHECK(holds(out.str(), "### attnbench: failed\n\n1 incorrect\n"));
-  CHECK(holds(out.str(), "off \\| by &lt;one>"));
-  CHECK(holds(out.str(), "```sh\nattnbench run s\n```"));
+  CHECK(says(out.str(), "### attnbench: failed\n\n1 incorrect\n"));
+  CHECK(says(out.str(), "off \\| by &lt;one>"));
+  CHECK(says(out.str(), "```sh\nattnbench run s\n```"));
 }
 
 TEST_CASE("verdicts as JSON have their rule and null for a time that is not there") {

@@ -209,17 +209,27 @@ double AttentionSetup::stored(std::int64_t element, std::int64_t index, float he
   if (case_.per_token_head) value *= token_scales[static_cast<std::size_t>(index)];
   return case_.round_dequantized ? round_to(case_.query_dtype, value) : value;
 }
-double AttentionSetup::key_element(int request, int position, int head, int d) const {
-  return stored(cell(request, position, head, false) + d,
-                scale_index(request, position, head, false),
-                k_scale[static_cast<std::size_t>(head)]);
-}
-double AttentionSetup::value_element(int request, int position, int head, int d) const {
-  return stored(cell(request, position, head, true) + d, scale_index(request, position, head, true),
-                v_scale[static_cast<std::size_t>(head)]);
+std::vector<double> AttentionSetup::elements(int request, bool value) const {
+  const std::vector<float>& scales = value ? v_scale : k_scale;
+  const int size = value ? case_.v_head_size : case_.head_size;
+  const int seq_len = seq_lens[static_cast<std::size_t>(request)];
+  std::vector<double> found(static_cast<std::size_t>(seq_len * case_.num_kv_heads * width_));
+  for (int j = 0; j < seq_len; ++j) {
+    for (int head = 0; head < case_.num_kv_heads; ++head) {
+      const std::int64_t first = cell(request, j, head, value);
+      const std::int64_t scale = scale_index(request, j, head, value);
+      const auto at = static_cast<std::size_t>((j * case_.num_kv_heads + head) * width_);
+      for (int d = 0; d < size; ++d) {
+        found[at + static_cast<std::size_t>(d)] =
+            stored(first + d, scale, scales[static_cast<std::size_t>(head)]);
+      }
+    }
+  }
+  return found;
 }
 
-void AttentionSetup::solve_row(int request, int i, int head) {
+void AttentionSetup::solve_row(int request, int i, int head, const std::vector<double>& keys,
+                               const std::vector<double>& values) {
   const AttentionCase& c = case_;
   const auto b = static_cast<std::size_t>(request);
   const auto h = static_cast<std::size_t>(head);
@@ -228,6 +238,14 @@ void AttentionSetup::solve_row(int request, int i, int head) {
   const int p = context + i;
   const int token = query_start_loc[b] + i;
   const int kv_head = head / (c.num_heads / c.num_kv_heads);
+  std::vector<double> query_row(static_cast<std::size_t>(c.head_size));
+  for (int d = 0; d < c.head_size; ++d) {
+    query_row[static_cast<std::size_t>(d)] =
+        double{query.at((std::int64_t{token} * c.num_heads + head) * c.head_size + d)};
+  }
+  const auto row_of = [&](const std::vector<double>& elements, int j) {
+    return elements.data() + static_cast<std::ptrdiff_t>(j * c.num_kv_heads + kv_head) * width_;
+  };
   std::vector<double> scores(static_cast<std::size_t>(seq_len), -kInf);
   double maximum = c.sinks ? double{sinks[h]} : -kInf;
   for (int j = 0; j < seq_len; ++j) {
@@ -240,11 +258,9 @@ void AttentionSetup::solve_row(int request, int i, int head) {
       }
     }
     if (!allowed) continue;
+    const double* key = row_of(keys, j);
     double s = 0;
-    for (int d = 0; d < c.head_size; ++d) {
-      s += double{query.at((std::int64_t{token} * c.num_heads + head) * c.head_size + d)} *
-           key_element(request, j, kv_head, d);
-    }
+    for (int d = 0; d < c.head_size; ++d) s += query_row[static_cast<std::size_t>(d)] * key[d];
     s *= double{c.scale};
     if (c.soft_cap > 0) s = double{c.soft_cap} * std::tanh(s / double{c.soft_cap});
     const double slope = double{slopes[h]};
@@ -263,9 +279,9 @@ void AttentionSetup::solve_row(int request, int i, int head) {
     if (s == -kInf) continue;
     const double weight = std::exp(s - maximum);
     total += weight;
+    const double* value = row_of(values, j);
     for (int d = 0; d < c.v_head_size; ++d) {
-      expected_output[at + static_cast<std::size_t>(d)] +=
-          weight * value_element(request, j, kv_head, d);
+      expected_output[at + static_cast<std::size_t>(d)] += weight * value[d];
     }
   }
   for (int d = 0; d < c.v_head_size && total > 0; ++d) {
@@ -280,8 +296,10 @@ void AttentionSetup::solve() {
                          0.0);
   expected_lse.assign(static_cast<std::size_t>(num_tokens * case_.num_heads), 0.0);
   for (int b = 0; b < static_cast<int>(seq_lens.size()); ++b) {
+    const std::vector<double> keys = elements(b, false);
+    const std::vector<double> values = elements(b, true);
     for (int i = 0; i < case_.query_lens[static_cast<std::size_t>(b)]; ++i) {
-      for (int head = 0; head < case_.num_heads; ++head) solve_row(b, i, head);
+      for (int head = 0; head < case_.num_heads; ++head) solve_row(b, i, head, keys, values);
     }
   }
 }

@@ -66,13 +66,15 @@ class AttentionSetup {
   void build_batch();
   void build_tensors();
   void build_params();
-  double key_element(int request, int position, int head, int d) const;
-  double value_element(int request, int position, int head, int d) const;
+  /// Keys or values of a request as they are read, [Sk, Hk, width]. Once for all of its rows: to
+  /// read them took most of the time of these tests.
+  std::vector<double> elements(int request, bool value) const;
   std::int64_t cell(int request, int position, int head, bool value) const;
   double stored(std::int64_t element, std::int64_t scale_index, float head_scale) const;
   std::int64_t scale_index(int request, int position, int head, bool value) const;
   void solve();
-  void solve_row(int request, int i, int head);
+  void solve_row(int request, int i, int head, const std::vector<double>& keys,
+                 const std::vector<double>& values);
 
   AttentionCase case_;
   int block_size_ = 16;

@@ -32,12 +32,19 @@ std::vector<std::string> texts(const std::vector<SpecForArch>& specs) {
 }  // namespace
 
 TEST_CASE("chosen kernels and the others are all kernels, each as often as before") {
-  for (const Chosen chosen : {Chosen::kEntries, Chosen::kNames}) {
+  for (const Chosen chosen : {Chosen::kFiles, Chosen::kEntries, Chosen::kNames}) {
     const SplitSpecs split = split_specs(kSpecs, chosen);
     std::vector<SpecForArch> both = split.chosen;
     both.insert(both.end(), split.others.begin(), split.others.end());
     CHECK(texts(both) == texts(kSpecs));
   }
+}
+
+TEST_CASE("of every device file a kernel is chosen, the first") {
+  std::vector<SpecForArch> specs = kSpecs;
+  specs[3].spec.source = specs[4].spec.source = "attention/b.cuh";
+  const SplitSpecs split = split_specs(specs, Chosen::kFiles);
+  CHECK(texts(split.chosen) == texts({specs[0], specs[3]}));
 }
 
 TEST_CASE("of every entry a kernel is chosen, the first") {
