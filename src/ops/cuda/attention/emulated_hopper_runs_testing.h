@@ -210,10 +210,10 @@ class EmulatedOps final : public ForwardingOps {
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
                      "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
-                     "fixed_base={:d}:unroll={:d}",
+                     "fixed_base={:d}:unroll={:d}:late_output={:d}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
                      Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
-                     requires { Config::kUnrolled; })) {}
+                     requires { Config::kUnrolled; }, Config::kLateOutput)) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

@@ -114,6 +114,19 @@ TEST_CASE("the Hopper kernel on emulated threads stores outputs while the next i
   check<LateWindow>(c, long_tile);
 }
 
+TEST_CASE("lanes of a warp that leaves tiles out may be late, on emulated threads") {
+  // The last of three consumers has no rows of the request's tile, and waits for its keys only to
+  // leave their stages.
+  AttendCase c = paged_batch("late lanes");
+  c.group = 2;
+  c.query_lens = {60};
+  c.context_lens = {500};
+  is_late_thread = [](std::size_t thread) { return thread >= 3 * 128 && thread % 32 != 0; };
+  check<Ahead>(c, "consumers=3:tile_n=80");
+  check<Late>(c, "consumers=3:tile_n=80");
+  is_late_thread = nullptr;
+}
+
 TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   const std::string long_tile = "consumers=3:tile_n=80";
   check<Paged128>(paged_batch("pages of 16"), long_tile);

@@ -60,6 +60,18 @@ constexpr TileChoice kShortTile{
 /// over pages of 16, 32 heads over 8 of D128, without and with it: 64 requests of 512 tokens 601
 /// and 462 us, 8 of 2,048 546 and 508, 2 of 8,192 1537 and 1573, one of 16,384 2859 and 3006.
 constexpr int kAheadTokens = 4096;
+/// Outputs of heads of so many columns are stored while the next row tile has begun. One NVIDIA
+/// H200, 2026-11-29, bf16 over pages of 16, 32 heads over 8, without and with it: D128, 64 requests
+/// of 512 tokens 401 and 385 us, 32 of 1,024 578 and 559, 8 of 2,048 478 and 466, 4 of 4,096 843
+/// and 825, a window of 1,024 in 16,384 490 and 479; D96, 64 of 512 353 and 345. D64 292 and 296,
+/// D112 379 and 387, and 64 requests of 256 tokens of D128 172 and 175.
+bool has_late_columns(int columns) { return columns == 96 || columns == 128; }
+constexpr int kLeastLateTokens = 257;
+/// Up to so many tokens a request maxima are not found by integers beside late outputs: as above,
+/// D128 385 and 379 us, D96 345 and 338; requests of 1,024 tokens 559 and 561, of 4,096 825 and
+/// 847.
+constexpr int kMostLateTokensWithoutBounds = 512;
+
 /// Windows of so many keys count as well, which cost as much as such requests: of 1,024 keys, one
 /// request of 16,384 tokens, 2026-11-27, without and with it: D128 511 and 489 us, D64 410 and 363,
 /// D256 925 and 880. Tiles of keys that end with what rows see gain nothing beside it (515, 367 and
@@ -255,6 +267,19 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
   return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
          hopper_ahead_misfit(params).empty();
+}
+
+/// Forms that transform scores, and ranges, were not measured, and have fewer registers to spare.
+bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
+  if (!late_output_misfit(params, asked).empty() || !is_paged(params) || !is_causal(params)) {
+    return false;
+  }
+  if (asked.scales_first || asked.cap > 0 || asked.slopes > 0 || asked.tile.consumers < 3) {
+    return false;
+  }
+  return params.score.mm_ranges == nullptr && key_bytes(params) == 2 &&
+         params.head_size == params.v_head_size && has_late_columns(params.head_size) &&
+         keys_of_row(params) >= kLeastLateTokens;
 }
 
 /// Of level 1, whose values are converted. One NVIDIA H200, 2026-11-28, D128: two requests of 8,192
@@ -535,6 +560,8 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   std::string reason = apply_hopper_options(options, &asked);
   choose_transform(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
+  plan.late_output = stores_late(params, asked);
+  if (plan.late_output && keys_of_row(params) <= kMostLateTokensWithoutBounds) plan.bounds = false;
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_hopper_options(options, &plan);
   choose_transform(params, plan);

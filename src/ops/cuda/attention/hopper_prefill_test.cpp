@@ -316,6 +316,23 @@ TEST_CASE("rings of codes lie behind those of the products, and hold what boxes 
   CHECK(decoded.rows == decoded.code_value + 2 * decoded.code_value_bytes);
 }
 
+TEST_CASE("the Hopper kernel stores outputs late where it works ahead over pages") {
+  const auto is_late = [](const Problem& problem, std::string_view options = {}) {
+    return hopper_plan(problem.params, options).late_output;
+  };
+  CHECK(is_late(Problem(512, 128, 128, 16)));
+  CHECK(is_late(Problem(4096, 96, 96, 16)));
+  CHECK_FALSE(is_late(Problem(4097, 128, 128, 16)));
+  CHECK_FALSE(is_late(Problem(256, 128, 128, 16)));
+  for (const int size : {64, 112, 256}) CHECK_FALSE(is_late(Problem(512, size, size, 16)));
+  CHECK_FALSE(is_late(Problem(512)));  // contiguous
+  for (const char* options : {"late_output=0", "ahead=0", "consumers=2"}) {
+    CHECK_FALSE(is_late(Problem(512, 128, 128, 16), options));
+  }
+  CHECK_FALSE(hopper_plan(Problem(512, 128, 128, 16).params).bounds);
+  CHECK(hopper_plan(Problem(513, 128, 128, 16).params).bounds);
+}
+
 TEST_CASE("the Hopper kernel works ahead for short requests where queries come by boxes") {
   const auto is_ahead = [](const Problem& problem, std::string_view options = {}) {
     return hopper_plan(problem.params, options).tile.ahead;

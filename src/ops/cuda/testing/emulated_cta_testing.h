@@ -59,6 +59,10 @@ inline EmulatedIndex gridDim;
 
 namespace attnbench::cuda {
 
+/// Threads that have their turns only when no other gets any further, or nullptr: what a lane must
+/// not do before the others of its warp have come as far, it then does.
+inline bool (*is_late_thread)(std::size_t thread) = nullptr;
+
 /// A CTA: its threads take turns, from one meeting point to the next. Those of a cluster do so too.
 class EmulatedCta {
  public:
@@ -188,6 +192,8 @@ class EmulatedCta {
     fiber->leave();
   }
   static void start();
+  /// A turn for every thread that is late, or for every other one.
+  void take_turns(bool late);
 
   std::vector<Thread> threads_;
   std::vector<int> votes_;  // of the threads
@@ -230,14 +236,25 @@ inline void EmulatedCta::begin(const std::function<void()>& work) {
   }
 }
 
+inline void EmulatedCta::take_turns(bool late) {
+  for (std::size_t i = 0; i < threads_.size() && error_ == nullptr; ++i) {
+    if (threads_[i].has_ended || threads_[i].is_waiting()) continue;
+    if ((is_late_thread != nullptr && is_late_thread(i)) != late) continue;
+    threadIdx.x = static_cast<unsigned>(i);
+    threads_[i].fiber.enter();
+  }
+}
+
 inline void EmulatedCta::take_turn() {
   const OwnAccesses own;
   running_cta = this;
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    if (threads_[i].has_ended || threads_[i].is_waiting()) continue;
-    threadIdx.x = static_cast<unsigned>(i);
-    threads_[i].fiber.enter();
-    if (error_ != nullptr) break;
+  take_turns(false);
+  if (is_late_thread != nullptr) {
+    for (std::int64_t before = -1; before != progress_ && error_ == nullptr;) {
+      before = progress_;
+      take_turns(false);
+    }
+    take_turns(true);
   }
   running_cta = nullptr;
   observe(&threads_);
