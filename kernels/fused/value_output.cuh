@@ -13,7 +13,7 @@
 #include "kernels/matmul/few_rows.cuh"
 #include "kernels/ptx/dependents.cuh"
 #include "kernels/ptx/nvfp4_block.cuh"
-#include "kernels/quantise/fp8_group.cuh"
+#include "kernels/ptx/scales.cuh"
 
 namespace attn {
 

@@ -8,25 +8,9 @@
 #include "kernels/common/division.cuh"
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
+#include "kernels/ptx/scales.cuh"
 
 namespace attn {
-
-/// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite.
-__device__ __forceinline__ float scaled_by(float x, float factor) {
-  return x == 0.0f ? x : __fmul_rn(x, factor);
-}
-/// values * factor under the rule of scaled_by().
-template <int kCount>
-__device__ __forceinline__ void scale_by(float (&values)[kCount], float factor) {
-  // Why one condition outside: inside the loop it becomes a branch for every value.
-  if (factor < float_from_bits(0x7F800000u)) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = __fmul_rn(values[i], factor);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = scaled_by(values[i], factor);
-  }
-}
 
 /// Two codes a byte.
 using Nvfp4Codes = ElementVector<Element::kU8, kNvfp4Block / 2>;

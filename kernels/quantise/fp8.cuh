@@ -8,8 +8,7 @@
 #include "kernels/params_mm.h"
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
-#include "kernels/ptx/nvfp4_block.cuh"
-#include "kernels/quantise/fp8_group.cuh"
+#include "kernels/ptx/scales.cuh"
 
 namespace attn {
 
