@@ -18,6 +18,7 @@ struct SpecForArch {
 
 /// What a choice of kernels leaves out nothing of.
 enum class Chosen {
+  kNothing,  // the kernels of another case stand for these
   kFiles,    // every device file, by one of its entries for one architecture at least
   kEntries,  // every entry of every device file
   kNames,    // and every value that has a name, such as types of operands
@@ -31,6 +32,7 @@ struct SplitSpecs {
 
 /// What of a spec has to be in a chosen one.
 inline std::set<std::string> covered_by(const SpecForArch& c, Chosen chosen) {
+  if (chosen == Chosen::kNothing) return {};
   if (chosen == Chosen::kFiles) return {c.spec.source};
   std::set<std::string> names{c.spec.source + " " + c.spec.function};
   for (const auto& [name, value] : c.spec.constants) {
