@@ -72,13 +72,17 @@ def unexplained_blind_spots(result, rows):
 class MustPassTest(ToolTest):
     time_limit_s = 900  # real sizes, perhaps beside other tests
 
+    @staticmethod
+    def filter_of(ids):
+        return ["--filter", "^(" + "|".join(map(re.escape, ids)) + ")$"]
+
     def check_real_pairs(self, ids):
         """Of suites at real dimensions, each with these of its pairs."""
         for suite in sorted({id.split("/")[0] for id in ids}):
             listed = [id for id in ids if id.split("/")[0] == suite]
             # 64 rows are what is demanded; more would only cost time at these sizes.
-            self.check_must_pass([suite], "--filter", "^(" + "|".join(map(re.escape, listed)) + ")$",
-                                 "--set", f"validation.max_rows={MIN_CHECKED_ROWS}", ids=listed)  # fmt: skip
+            self.check_must_pass([suite], *self.filter_of(listed), "--set",
+                                 f"validation.max_rows={MIN_CHECKED_ROWS}", ids=listed)  # fmt: skip
 
     def check_must_pass(self, suites, *arguments, ids=None):
         """Runs the suites; `arguments` may filter. Each of `ids`, all that are listed, must have passed."""
@@ -104,21 +108,16 @@ class MustPassTest(ToolTest):
 
 
 def firsts(ids):
-    """Of each case the id of its first backend by name."""
+    """Of each suite the first id by name."""
     found = {}
     for id in sorted(ids):
-        found.setdefault(id.rpartition("/")[0], id)
+        found.setdefault(id.split("/")[0], id)
     return list(found.values())
 
 
-def opinion_of(folder, is_of_firsts):
-    """Exit status and lines of the independent check of the tensors of a folder, which it removes; of those
-    of the first backend of each case alone where that is asked for."""
+def opinion_of(folder):
+    """Exit status and lines of the independent check of the tensors of a folder, which it removes."""
     said = io.StringIO()
-    if is_of_firsts:
-        files = {str(file).replace("__", "/"): file for file in folder.rglob("*.safetensors")}
-        for id in files.keys() - set(firsts(files)):
-            files[id].unlink()
     with contextlib.redirect_stdout(said):
         status = second_opinion.main([str(folder)])
     shutil.rmtree(folder)
@@ -143,23 +142,30 @@ class OpinionTest(MustPassTest):
         self.addCleanup(scratch.cleanup)
         self.dir = Path(scratch.name)
 
-    def check_with_opinion(self, ids, is_of_firsts=False):
-        """The suites of the pairs: these pass, and so do their tensors, or those of firsts(ids)."""
+    def check_with_opinion(self, ids, judged=None):
+        """The suites of the pairs: these pass, and so do the tensors of `judged`, by default of all."""
         left_out = set(must_pass_ids()) - set(ids)
+        judged = ids if judged is None else judged
         # One suite is judged while the next one runs: all of their tensors take 8 GB.
         with ProcessPoolExecutor(1) as judge:
             opinions = []
             for suite in sorted({id.split("/")[0] for id in ids}):
                 listed = [id for id in ids if id.startswith(suite + "/")]
+                chosen = [id for id in judged if id.startswith(suite + "/")]
                 others = [id for id in left_out if id.startswith(suite + "/")]
                 # Where all pairs are wanted, those that are refused are run too.
-                wanted = ["--filter", "^(" + "|".join(map(re.escape, listed)) + ")$"] if others else []
-                self.check_must_pass([suite], "--save-tensors", suite, *wanted, ids=listed)
-                opinions.append(judge.submit(opinion_of, self.dir / suite, is_of_firsts))
+                wanted = self.filter_of(listed) if others else []
+                if chosen == listed:
+                    wanted += ["--save-tensors", suite]
+                self.check_must_pass([suite], *wanted, ids=listed)
+                if chosen != listed:
+                    self.check_must_pass([suite], "--save-tensors", suite, *self.filter_of(chosen),
+                                         ids=chosen)  # fmt: skip
+                opinions.append(judge.submit(opinion_of, self.dir / suite))
             counted = 0
             for opinion in opinions:
                 status, lines = opinion.result()
                 complaints = [line for line in lines if not line.startswith("passed ")]
                 self.assertEqual(status, 0, "\n".join(complaints))
                 counted += int(re.fullmatch(r"(\d+) passed, 0 failed", lines[-1])[1])
-        self.assertGreaterEqual(counted, len(firsts(ids) if is_of_firsts else ids))
+        self.assertGreaterEqual(counted, len(judged))

@@ -13,7 +13,7 @@ class ThoroughSuites(OpinionTest):
     def test_the_other_pairs_of_smoke_suites_pass_and_a_second_opinion_agrees(self):
         self.check_with_opinion([id for id in thorough_ids() if id.startswith("smoke")])
 
-    def test_a_second_opinion_agrees_with_the_other_backends_of_default_pairs(self):
+    def test_a_second_opinion_agrees_with_the_other_default_pairs(self):
         smoke = [id for id in default_ids() if id.startswith("smoke")]
         judged = set(firsts(smoke))
         self.check_with_opinion([id for id in smoke if id not in judged])
