@@ -6,7 +6,7 @@ import sys
 import unittest
 
 from plugins import PLUGINS, PluginTest
-from tool import ROOT, TIME_LIMIT_S, words_only
+from tool import ROOT, TIME_LIMIT_S, words_only, thorough
 
 MLA = PLUGINS / "libmla_plugin.so"
 # Decodes, several query tokens and a prefill, in this order so that the built-in ones take it as well.
@@ -203,6 +203,7 @@ class FaultyOnes(MlaPluginTest):
         self.incorrect(LATENTS, "NO_KEY_SCALE", "output[", settings=FP8)
         self.incorrect(SPARSE, "REPEATS_ONCE", "output[", settings=LISTS)
 
+    @thorough
     def test_what_is_remembered_is_incorrect(self):
         for settings in ((), FP8):
             self.incorrect(LATENTS, "REMEMBERS", "a run with the query negated gave the same output",
@@ -216,6 +217,7 @@ class FaultyOnes(MlaPluginTest):
                        "a run with the query negated and half of every list gave the same output")
         self.incorrect(LATENTS, "REMEMBERS_LATER", "timed sample ", timing=True)
 
+    @thorough
     def test_a_quantised_output_is_negated_with_its_input(self):
         for type in ("fp8_group64", "nvfp4"):
             wide = LATENTS.replace("v_head_dim: 32", "v_head_dim: 64")

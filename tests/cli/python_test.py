@@ -18,7 +18,7 @@ from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
 from pythons import PACKAGE_DIR, NumpyTest, described, python_with_torch
-from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE, strict_json
+from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE, strict_json, thorough
 
 SMALL = TINY.replace("bfloat16", "float32")
 # Attention in numpy, and classes around it.
@@ -60,6 +60,7 @@ class RightOnes(Classes):
         self.assertEqual(plugin, {"library": str(self.dir.resolve() / "mine.py"), "version": "1.5",
                                   "sha256": digest})  # fmt: skip
 
+    @thorough
     def test_a_resumed_run_measures_again_when_a_base_class_changed(self):
         base = self.dir / "kit" / "base.py"
         self.write("kit/base.py", MINE)
@@ -89,6 +90,7 @@ class RightOnes(Classes):
         folder = Path(flash_mla.__file__).parent
         self.assertEqual(set(map(Path, files)), set(folder.glob("*.py")))
 
+    @thorough
     def test_a_scenario_may_name_them_and_the_repro_line_repeats_the_case(self):
         self.write("named.yaml", SMALL + "backends: [FLASH_ATTN, 'python:mine:Right']\n")
         results = self.results("named.yaml", "--device", "cpu", "--no-timing")
@@ -141,6 +143,7 @@ timing: {samples: 3, min_time_ms: 1, timeout_s: 2, l2: warm}
         self.check(result, "incorrect", "NaN or infinity in different places")
 
 
+@thorough
 class Conventions(Classes):
     def test_what_is_declared_is_converted_and_a_wrong_declaration_is_named(self):
         right = ("Right", "Base2", "PlusInf", "Turned", "WritesTurned")
@@ -242,12 +245,14 @@ class FaultyOnes(Classes):
             with self.subTest(name=name):
                 self.check(results[name], status, *parts)
 
+    @thorough
     def test_what_is_returned_is_a_tensor_and_nothing_derived_from_it(self):
         results = self.run_classes(SMALL, "ReturnsLazily", "ReturnsLazyPair", code=4)
         words = "run() returned output as Lazy, expected torch.Tensor"
         for result in results.values():
             self.check(result, "error", words)
 
+    @thorough
     def test_timed_samples_are_judged(self):
         results = self.run_classes(SMALL, "Right", "Returns", "RemembersLater", code=1,
                                    options=("--samples", "12"))  # fmt: skip
@@ -294,6 +299,7 @@ class Names(Classes):
         self.refused("python:mine:Nobody", "has no attribute 'Nobody'")
         self.refused("python:mine:np", "prepare() is missing")
 
+    @thorough
     def test_what_is_declared_has_to_exist(self):
         for line, words in (('lse = "base_10"', "lse: unknown 'base_10' (known: None, 'natural'"),
                             ('features = ("causl",)', "features: unknown 'causl' (known: causal"),

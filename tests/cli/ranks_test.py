@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from tool import BINARY, ToolTest, skip_without, strict_json
+from tool import BINARY, ToolTest, skip_without, strict_json, thorough
 
 # Seconds of silence after which a rank that hangs is ended; what runs beside it takes milliseconds.
 HANG_LIMIT = 4
@@ -96,6 +96,7 @@ class Ranks(ToolTest):
                  "dcp.interleave_size: [1, 16]}\n")  # fmt: skip
         self.expect_as_simulated(ATTENTION + sweep, 4)
 
+    @thorough
     def test_interleave_64_and_float16_too(self):
         self.expect_as_simulated(
             ATTENTION.replace("bfloat16", "float16")
@@ -106,6 +107,7 @@ class Ranks(ToolTest):
                  "attention.dtype: [bfloat16, float16]}\n")  # fmt: skip
         self.expect_as_simulated(MLA + sweep, 4)
 
+    @thorough
     def test_alibi_by_global_positions_and_overlap_with_every_exchange(self):
         sweep = (f"sweep: {{{world_of(2, 4)}, dcp.comm: [ag_rs, ag_ar, a2a], "
                  "dcp.overlap: [false, true], dcp.interleave_size: [1, 16]}\n")  # fmt: skip
@@ -120,6 +122,7 @@ class Ranks(ToolTest):
                          ["write_cache", "gather_and_attend_new", "attend_context",
                           "all_gather_lse", "correct", "reduce_scatter", "merge"])  # fmt: skip
 
+    @thorough
     def test_five_to_eight_ranks_are_simulated_ranks_too(self):
         for ranks in (5, 6, 7, 8):
             with self.subTest(ranks=ranks):
@@ -133,6 +136,7 @@ class Ranks(ToolTest):
         (result,) = self.ranked(1, "ranks.yaml", "--no-timing").values()
         self.assertEqual(result["status"], "passed", result["reasons"])
 
+    @thorough
     def test_three_ranks_share_heads_that_three_divides(self):
         self.expect_as_simulated(
             ATTENTION.replace("num_heads: 8, num_kv_heads: 2", "num_heads: 6, num_kv_heads: 2")
@@ -204,10 +208,12 @@ class Ranks(ToolTest):
         except OSError:
             return False
 
+    @thorough
     def test_a_rank_that_exits_ends_its_case(self):
         self.expect_one_error("exit@1", "rank 1: its process ended: exit status 3",
                               "phase 'planted fault'")  # fmt: skip
 
+    @thorough
     def test_a_crash_in_any_phase_ends_its_case_and_names_the_phase(self):
         for phase in ("prepare", "write_cache", "all_gather_query", "attend_context",
                       "all_gather_lse", "correct", "reduce_scatter", "attend_new", "merge",
@@ -216,6 +222,7 @@ class Ranks(ToolTest):
                 self.expect_one_error(f"crash@1:{phase}", "rank 1: its process ended: signal 11",
                                       f"phase '{phase}'")  # fmt: skip
 
+    @thorough
     def test_a_hang_and_an_exit_in_an_exchange_end_their_case(self):
         self.expect_one_error("hang@1:reduce_scatter", f"rank 1: no progress for {HANG_LIMIT} s",
                               "phase 'reduce_scatter'")  # fmt: skip
@@ -240,6 +247,7 @@ class Ranks(ToolTest):
     def test_a_crash_of_rank_0_ends_its_case(self):
         self.expect_one_error("crash@0", "rank 0: ", "in phase 'run': signal 11")
 
+    @thorough
     def test_a_hang_of_rank_0_ends_its_case(self):
         self.expect_one_error("hang@0", "rank 0: time limit", "in phase 'run'")
 
