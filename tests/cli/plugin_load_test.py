@@ -6,13 +6,41 @@ import subprocess
 import unittest
 
 from plugins import HEADER_DIR, MINIMAL, NAIVE, PluginTest, library_from_c
-from tool import TIME_LIMIT_S, TINY
+from tool import TIME_LIMIT_S, TINY, thorough
 
 
 LEAVES_AT_ONCE = """
 #include <stdlib.h>
 __attribute__((constructor)) static void leave(void) { exit(0); }
 """
+# Changes of a table, and the words that refuse it.
+UNUSABLE = (
+    ("table.abi_version = 7",
+     ("E-FORMAT", "speaks version 7 of the plugin interface, this program versions 1 to 2")),
+    ("table.struct_size = 24", ("E-FORMAT", "struct_size is 24")),
+    ("table.name = 0", ("E-VALUE", "name: expected")),
+    ('table.name = "a/b"', ("E-VALUE", "found 'a/b'")),
+    ('table.name = "FLASH_ATTN"', ("E-VALUE", "'FLASH_ATTN' is taken by a built-in")),
+    ("table.version = 0", ("E-VALUE", "backend 'MINE': version is missing")),
+    ("table.run = 0", ("E-VALUE", "run is missing")),
+    ("table.prepare = 0", ("E-VALUE", "prepare is missing")),
+    ("table.devices = 0", ("E-VALUE", "devices: expected at least one")),
+    ("table.kv = 9", ("E-VALUE", "kv is 9")),
+    ("table.lse = 3", ("E-VALUE", "lse is 3")),
+    ("table.lse_axes = 2", ("E-VALUE", "lse_axes is 2")),
+    ("table.operations = 1",
+     ("E-VALUE", "operations without ATTNBENCH_OP in attention_types")),
+    ("table.attention_types |= ATTNBENCH_OP",
+     ("E-VALUE", "attention_types has ATTNBENCH_OP, operations none")),
+    ("table.attention_types |= ATTNBENCH_OP; table.operations = 8192",
+     ("E-VALUE", "operations is 8192")),
+    ("table.attention_types |= ATTNBENCH_MLA_PREFILL",
+     ("E-VALUE", "expected ATTNBENCH_LSE_NATURAL and ATTNBENCH_LSE_HT with ATTNBENCH_MLA_PREFILL")),
+    ("table.attention_types |= ATTNBENCH_MLA_PREFILL | ATTNBENCH_MLA; table.lse = 1",
+     ("E-VALUE", "found both: they are two backends")),
+    ("if (index < 2) return &table", ("E-VALUE", "two backends have the name 'MINE'")),
+    ("return 0", ("E-VALUE", "has no backend")),
+)
 
 
 class NoLibrary(PluginTest):
@@ -59,36 +87,18 @@ class NoLibrary(PluginTest):
         library = library_from_c("int f(void); int f(void) { return 0; }", self.dir / "libf.so")
         self.refused(library, "E-FORMAT", "exports no function attnbench_backend()")
 
-    def test_tables_that_cannot_be_used(self):
-        for change, parts in (
-            ("table.abi_version = 7",
-             ("E-FORMAT", "speaks version 7 of the plugin interface, this program versions 1 to 2")),
-            ("table.struct_size = 24", ("E-FORMAT", "struct_size is 24")),
-            ("table.name = 0", ("E-VALUE", "name: expected")),
-            ('table.name = "a/b"', ("E-VALUE", "found 'a/b'")),
-            ('table.name = "FLASH_ATTN"', ("E-VALUE", "'FLASH_ATTN' is taken by a built-in")),
-            ("table.version = 0", ("E-VALUE", "backend 'MINE': version is missing")),
-            ("table.run = 0", ("E-VALUE", "run is missing")),
-            ("table.prepare = 0", ("E-VALUE", "prepare is missing")),
-            ("table.devices = 0", ("E-VALUE", "devices: expected at least one")),
-            ("table.kv = 9", ("E-VALUE", "kv is 9")),
-            ("table.lse = 3", ("E-VALUE", "lse is 3")),
-            ("table.lse_axes = 2", ("E-VALUE", "lse_axes is 2")),
-            ("table.operations = 1",
-             ("E-VALUE", "operations without ATTNBENCH_OP in attention_types")),
-            ("table.attention_types |= ATTNBENCH_OP",
-             ("E-VALUE", "attention_types has ATTNBENCH_OP, operations none")),
-            ("table.attention_types |= ATTNBENCH_OP; table.operations = 8192",
-             ("E-VALUE", "operations is 8192")),
-            ("table.attention_types |= ATTNBENCH_MLA_PREFILL",
-             ("E-VALUE", "expected ATTNBENCH_LSE_NATURAL and ATTNBENCH_LSE_HT with ATTNBENCH_MLA_PREFILL")),
-            ("table.attention_types |= ATTNBENCH_MLA_PREFILL | ATTNBENCH_MLA; table.lse = 1",
-             ("E-VALUE", "found both: they are two backends")),
-            ("if (index < 2) return &table", ("E-VALUE", "two backends have the name 'MINE'")),
-            ("return 0", ("E-VALUE", "has no backend")),
-        ):
+    def check_tables(self, changes):
+        for change, parts in changes:
             with self.subTest(change=change):
                 self.refused(self.changed(change), *parts)
+
+    def test_tables_that_cannot_be_used(self):
+        # For each a library is compiled.
+        self.check_tables(UNUSABLE[::4])
+
+    @thorough
+    def test_all_tables_that_cannot_be_used(self):
+        self.check_tables(UNUSABLE)
 
     def test_words_for_the_terminal_have_no_control_characters(self):
         library = self.changed('table.description = "red \\x1b[31m"')
