@@ -142,10 +142,8 @@ void check_more_hopper_prefill(const std::function<std::vector<OperationCase>()>
       Chosen::kNothing);
 }
 
-}  // namespace
-
-/// What the covering cases of the operations launch, and which operations they call. One run for all
-/// tests: to draw their operands takes seconds.
+/// What the covering cases of the operations launch, and which operations they call. One run for
+/// all tests: to draw their operands takes seconds.
 struct CoveringRun {
   std::vector<KernelSpec> specs;
   std::set<std::string_view> called;
@@ -161,6 +159,8 @@ const CoveringRun& covering_run() {
   }();
   return run;
 }
+
+}  // namespace
 
 TEST_CASE("the covering cases of the operations launch something, each spec once") {
   const std::vector<KernelSpec>& specs = covering_run().specs;

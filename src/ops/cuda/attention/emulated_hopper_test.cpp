@@ -114,6 +114,12 @@ TEST_CASE("the Hopper kernel on emulated threads stores outputs while the next i
   check<LateWindow>(c, long_tile);
 }
 
+/// Threads that are late, as long as it lives.
+struct LateThreads {
+  explicit LateThreads(bool (*is_late)(std::size_t)) { is_late_thread = is_late; }
+  ~LateThreads() { is_late_thread = nullptr; }
+};
+
 TEST_CASE("lanes of a warp that leaves tiles out may be late, on emulated threads") {
   // The last of three consumers has no rows of the request's tile, and waits for its keys only to
   // leave their stages.
@@ -121,10 +127,9 @@ TEST_CASE("lanes of a warp that leaves tiles out may be late, on emulated thread
   c.group = 2;
   c.query_lens = {60};
   c.context_lens = {500};
-  is_late_thread = [](std::size_t thread) { return thread >= 3 * 128 && thread % 32 != 0; };
+  const LateThreads late([](std::size_t thread) { return thread >= 3 * 128 && thread % 32 != 0; });
   check<Ahead>(c, "consumers=3:tile_n=80");
   check<Late>(c, "consumers=3:tile_n=80");
-  is_late_thread = nullptr;
 }
 
 TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {

@@ -274,6 +274,13 @@ TEST_CASE("what is no single launch of values and codes says why") {
         "zeros in other things than the scales of whole tiles");
   CHECK(with(blocks, [](auto& p) { p.clear.num_tokens = 4; }) ==
         "zeros in other things than the scales of whole tiles");
+  CHECK(with(blocks, [](auto& p) { p.clear.output_token_stride += 4; }) ==
+        "zeros in other things than the scales of whole tiles");
+  CHECK(with(blocks, [](auto& p) { p.clear.element = Element::kBF16; }) ==
+        "zeros in other things than the scales of whole tiles");
+  // A tile has no more columns than 128.
+  CHECK(with({Dtype::kBF16, 4, 2, kGroups, 256, false, 512, 256}, [](auto&) {}) ==
+        "groups of 256 columns in heads of 256");
   CHECK(with({Dtype::kBF16, 4, 1, kBlocks, 16, true, 512, 48}, [](auto&) {}) ==
         "zeros in other things than the scales of whole tiles");
   CHECK(with({Dtype::kBF16, 4, 1, kBlocks, 16, false, 512, 48}, [](auto&) {}) == "");

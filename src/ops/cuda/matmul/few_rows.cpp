@@ -150,7 +150,8 @@ std::string blocks_misfit(const attn::ValueOutputParams& p) {
   const attn::Nvfp4QuantiseParams& q = p.by_blocks;
   if (p.clear.num_tokens > 0) {
     const std::int64_t blocks = q.num_columns / attn::kNvfp4Block;
-    if (q.swizzled == 0 || p.clear.output != q.scales || p.clear.num_heads != 1 ||
+    if (q.swizzled == 0 || p.clear.output != q.scales || p.clear.element != Element::kU8 ||
+        p.clear.output_token_stride != blocks || p.clear.num_heads != 1 ||
         p.clear.first_size != 0 || p.clear.second != nullptr || blocks % 4 != 0 ||
         p.clear.second_size != blocks ||
         p.clear.num_tokens != ceil_quotient(q.num_rows, 128) * 128) {
@@ -173,7 +174,7 @@ std::string output_codes_misfit(const attn::ValueOutputParams& p) {
                         kFewRowsVector);
   }
   if (p.by_groups.num_saturated != nullptr) return "a count of saturated elements: it has none";
-  if (p.project.n % p.by_groups.group_size != 0) {
+  if (p.by_groups.group_size > 128 || p.project.n % p.by_groups.group_size != 0) {
     return fmt::format("groups of {} columns in heads of {}", p.by_groups.group_size, p.project.n);
   }
   return codes_misfit(p.project, p.by_groups, p.by_groups.codes, p.by_groups.code_row_stride,
