@@ -22,7 +22,7 @@ if(ATTNBENCH_HAS_CUDNN)
   # Why not -O0: it keeps inline functions of the headers that nobody calls, and they call functions of
   # cuDNN that entry_points.cpp does not have.
   set_source_files_properties(
-    ${CMAKE_SOURCE_DIR}/src/cudnn/frontend/plan.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    ${CMAKE_SOURCE_DIR}/src/cudnn/frontend/plan.cpp PROPERTIES COMPILE_OPTIONS -Og)
   # Why hidden: they have the names of the library's own functions.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cudnn/frontend/entry_points.cpp PROPERTIES
     COMPILE_OPTIONS -fvisibility=hidden)
