@@ -104,19 +104,20 @@ function(attnbench_optimise target level)
   endif()
 endfunction()
 
-# attnbench_test_program(<target> libraries... [OPTIMISED]): a program of doctest cases. Why -O0: tests are
-# compiled often and run once; what they test keeps its optimisation, but for inline functions of headers,
-# of which the linker takes the tests' own. OPTIMISED: -O1, for tests whose own work, or that of such
-# functions, takes longer than the compiler saves.
+# attnbench_test_program(<target> libraries... [OPTIMISED level]): a program of doctest cases. Why -O0: tests
+# are compiled often and run once; what they test keeps its optimisation, but for inline functions of
+# headers, of which the linker takes the tests' own. OPTIMISED: -Og or -O1, for tests whose own work, or
+# that of such functions, takes longer than the compiler saves.
 function(attnbench_test_program target)
-  cmake_parse_arguments(ARG "OPTIMISED" "" "" ${ARGN})
+  cmake_parse_arguments(ARG "" "OPTIMISED" "" ${ARGN})
   target_link_libraries(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS} attnbench_doctest)
   target_compile_definitions(${target} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set(flags -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS)  # function calls, which are quicker to compile
   set(holder tests)
   if(ARG_OPTIMISED)
-    list(APPEND flags -O1)
-    set(holder optimised_tests)
+    list(APPEND flags ${ARG_OPTIMISED})
+    string(REPLACE "-" "" level ${ARG_OPTIMISED})
+    set(holder tests_${level})
   elseif(ATTNBENCH_SANITIZE STREQUAL "")
     list(APPEND flags -O0)
   endif()
@@ -136,8 +137,8 @@ endfunction()
 # runs first. THOROUGH: the environment in which they do what they otherwise leave out, for minutes on all
 # cores; that is the test <name>.thorough, which runs alone, and whose label scripts/test does not select by
 # default. SLOW_TESTS: tests that take long to compile or to run; they are a program of their own,
-# test_<name>_slow, with the label thorough, which only the target slow_tests builds. OPTIMISED_TESTS: see
-# attnbench_test_program.
+# test_<name>_slow, with the label thorough, which only the target slow_tests builds, at -O1. OPTIMISED_TESTS:
+# -Og, see attnbench_test_program.
 function(attnbench_module name)
   cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;TESTS_APART;SLOW_TESTS;LONG_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
@@ -200,7 +201,7 @@ function(attnbench_module name)
   if(ATTNBENCH_TESTS AND tests)
     set(optimised "")
     if(ARG_OPTIMISED_TESTS)
-      set(optimised OPTIMISED)
+      set(optimised OPTIMISED -Og)
     endif()
     add_executable(test_${name} ${tests})
     if(ATTNBENCH_UNITY)
@@ -225,7 +226,7 @@ function(attnbench_module name)
     set_tests_properties(${entries} PROPERTIES LABELS unit)
     if(slow_tests)
       add_executable(test_${name}_slow EXCLUDE_FROM_ALL ${slow_tests})
-      attnbench_test_program(test_${name}_slow attnbench_${name} ${ARG_PRIVATE_LINK} OPTIMISED)
+      attnbench_test_program(test_${name}_slow attnbench_${name} ${ARG_PRIVATE_LINK} OPTIMISED -O1)
       add_dependencies(slow_tests test_${name}_slow)
       add_test(NAME ${name}.slow COMMAND test_${name}_slow)
       set_tests_properties(${name}.slow PROPERTIES LABELS "unit;thorough" COST 100 TIMEOUT 2400)
