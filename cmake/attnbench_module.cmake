@@ -125,14 +125,14 @@ function(attnbench_test_program target)
   attnbench_precompile(${target} ${holder} FLAGS ${flags} HEADERS <doctest/doctest.h>)
 endfunction()
 
-# attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [TESTS_APART regex] [DIR dir] [EXCLUDE regex]
+# attnbench_module(<name> [LIGHT|MEDIUM] [HOT regex] [DIR dir] [EXCLUDE regex]
 #   [LINK modules...] [PRIVATE_LINK libraries...] [LONG_SUITE suite] [THOROUGH setting]
 #   [SLOW_TESTS regex] [OPTIMISED_TESTS])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
 # MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
-# compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module.
-# TESTS_APART: not so in the tests that match it, each of which is compiled by itself. LONG_SUITE:
+# compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module; a test
+# with such a name of its own has a namespace of its own, attnbench::<file>. LONG_SUITE:
 # doctest's name for test cases that take long; they are a test of their own, <name>.<suite>, which
 # runs first. THOROUGH: the environment in which they do what they otherwise leave out, for minutes on all
 # cores; that is the test <name>.thorough, which runs alone, and whose label scripts/test does not select by
@@ -140,7 +140,7 @@ endfunction()
 # test_<name>_slow, with the label thorough, which only the target slow_tests builds, at -O1. OPTIMISED_TESTS:
 # -Og, see attnbench_test_program.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;TESTS_APART;SLOW_TESTS;LONG_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;SLOW_TESTS;LONG_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -204,14 +204,7 @@ function(attnbench_module name)
       set(optimised OPTIMISED -Og)
     endif()
     add_executable(test_${name} ${tests})
-    if(ATTNBENCH_UNITY)
-      set_target_properties(test_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-      if(ARG_TESTS_APART)
-        set(apart ${tests})
-        list(FILTER apart INCLUDE REGEX "${ARG_TESTS_APART}")
-        set_source_files_properties(${apart} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      endif()
-    endif()
+    attnbench_unity(test_${name} 20)
     attnbench_test_program(test_${name} attnbench_${name} ${ARG_PRIVATE_LINK} ${optimised})
     set(entries ${name})
     if(ARG_LONG_SUITE)

@@ -5,7 +5,7 @@
 
 #include "reference/naive_attention.h"
 
-namespace attnbench {
+namespace attnbench::golden_test {
 namespace {
 
 ReferenceOutput reference_of(const NaiveCase& c) {
@@ -92,4 +92,4 @@ TEST_CASE("the sqrt-ALiBi example") {
   CHECK(bias(0) == doctest::Approx(-1.5).epsilon(1e-14));
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::golden_test

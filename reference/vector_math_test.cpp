@@ -9,7 +9,7 @@
 
 #include "core/tensor.h"
 
-namespace attnbench {
+namespace attnbench::vector_math_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -134,4 +134,4 @@ TEST_CASE("loading starts at the given element and keeps f64 as it is") {
   CHECK(loaded[1] == 1e-300);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::vector_math_test

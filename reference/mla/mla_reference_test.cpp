@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "reference/mla/naive_mla.h"
 
-namespace attnbench {
+namespace attnbench::mla_reference_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -462,4 +462,4 @@ TEST_CASE("emulation rounds the intermediates of the form that a row runs in") {
 }
 
 }  // namespace
-}  // namespace attnbench
+}  // namespace attnbench::mla_reference_test

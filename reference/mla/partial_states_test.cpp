@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace attnbench {
+namespace attnbench::partial_states_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -91,4 +91,4 @@ TEST_CASE("partial results of different shapes are refused") {
 }
 
 }  // namespace
-}  // namespace attnbench
+}  // namespace attnbench::partial_states_test

@@ -10,7 +10,7 @@
 #include "reference/mla/mla_reference.h"
 #include "reference/mla/naive_mla.h"
 
-namespace attnbench {
+namespace attnbench::stored_test {
 namespace {
 
 Tensor random_tensor(Dtype dtype, std::vector<std::int64_t> shape, std::uint64_t seed,
@@ -225,4 +225,4 @@ TEST_CASE("fp8 decode with a quantised query stays near the unquantised attentio
 }
 
 }  // namespace
-}  // namespace attnbench
+}  // namespace attnbench::stored_test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace attnbench {
+namespace attnbench::merge_states_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -109,4 +109,4 @@ TEST_CASE("ranks: nobody saw a key") {
 }
 
 }  // namespace
-}  // namespace attnbench
+}  // namespace attnbench::merge_states_test

@@ -5,7 +5,7 @@
 
 #include "reference/ops/test_support.h"
 
-namespace attnbench {
+namespace attnbench::rope_test {
 
 using ops_test::error_of;
 using ops_test::noise;
@@ -165,4 +165,4 @@ TEST_CASE("RoPE refuses odd or too large rotary dimensions and mismatching tenso
   CHECK_FALSE(rotate(Tensor(Dtype::kBF16, {8, 8}), {1, 2, 8}));
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::rope_test

@@ -7,7 +7,7 @@
 #include "reference/ops/test_support.h"
 #include "reference/quantise/number_formats.h"
 
-namespace attnbench {
+namespace attnbench::nvfp4_test {
 
 using ops_test::error_of;
 using ops_test::kInf;
@@ -184,4 +184,4 @@ TEST_CASE("NVFP4 refuses columns that are no multiple of 16, short buffers and b
   CHECK_FALSE(quantise_into(Tensor(Dtype::kF32, {0, 32}), 1.0f, 0));
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::nvfp4_test

@@ -12,7 +12,7 @@
 #include "inputs/files/safetensors.h"
 #include "metadata/mask/kernel_rules_testing.h"
 
-namespace attnbench {
+namespace attnbench::new_backend_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,4 +141,4 @@ TEST_CASE("a backend that does not keep to the rules that it states is incorrect
   CHECK(run(Newcomer(stated, kOwnRules)).result.status == Status::kIncorrect);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::new_backend_test

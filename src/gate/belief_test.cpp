@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "gate/gate_cases.h"
 
-namespace attnbench {
+namespace attnbench::belief_test {
 namespace {
 
 using gate_testing::at_clock;
@@ -349,4 +349,4 @@ TEST_CASE("a reader that shows results shows those that are not believed as erro
   CHECK(contradictions(file).empty());
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::belief_test

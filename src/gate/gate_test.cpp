@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "gate/gate_cases.h"
 
-namespace attnbench {
+namespace attnbench::gate_test {
 namespace {
 
 using gate_testing::at_clock;
@@ -411,4 +411,4 @@ TEST_CASE("verdicts come worst first") {
   CHECK(summary_line(report) == "1 BROKEN, 2 SLOWER, 1 MISSING, 1 NEW, 1 FASTER, 1 SAME");
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::gate_test

@@ -14,7 +14,7 @@
 #include "core/sha256.h"
 #include "jit/fake_compiler_testing.h"
 
-namespace attnbench {
+namespace attnbench::kernel_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -294,4 +294,4 @@ TEST_CASE("a kernel that does not compile ahead is an error, and can be tried ag
   CHECK(process.compilations == 2);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::kernel_store_test

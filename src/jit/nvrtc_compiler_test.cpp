@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "jit/kernel_spec.h"
 
-namespace attnbench {
+namespace attnbench::nvrtc_compiler_test {
 namespace {
 
 const KernelFiles kFiles{{"kernels/test/reverse.cuh", R"(
@@ -136,4 +136,4 @@ TEST_CASE("the embedded device files are those of the repository and include eac
   }
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::nvrtc_compiler_test

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace attnbench {
+namespace attnbench::measure_test {
 namespace {
 
 class FakeClock final : public Clock {
@@ -526,4 +526,4 @@ TEST_CASE("without a clock of every sample there are no cycles") {
   CHECK(timing.pace.empty());
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::measure_test

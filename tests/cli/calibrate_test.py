@@ -10,7 +10,7 @@ import unittest
 
 import numpy as np
 from calibration import CalibrationTest, attention, e4m3, layer_tensors, rms_rel, stored
-from tool import BINARY, ROOT, strict_json
+from tool import BINARY, ROOT, strict_json, thorough
 
 from opinion import number_formats, safetensors_file
 
@@ -242,6 +242,7 @@ class Errors(CalibrationTest):
             if "..." not in quoted:
                 self.assertEqual(quoted, printed)
 
+    @thorough
     def test_the_shares_of_the_documents_are_those_of_the_encoder(self):
         def errors(*options):
             out = self.calibrate(0, "--tensors", REAL, "--json", "-", "--max-rows", "105", "--force",
@@ -474,6 +475,7 @@ class Writing(CalibrationTest):
                 found.add((outcome.out, (self.dir / "out.json").read_bytes()))
             self.assertEqual(len(found), 1)
 
+    @thorough
     def test_memory_is_that_of_one_layer(self):
         """40 layers of 6 MB: the set is more than ten times as large as the process becomes."""
         layer = layer_tensors(tokens=4096, heads=4, kv_heads=4, size=64)

@@ -114,6 +114,7 @@ class Ranks(FormsTest):
 
 
 class Encoder(FormsTest):
+    @thorough
     def test_codes_of_padded_heads_pass_beside_ours(self):
         self.passes(ENCODER, "MM_FLASHINFER", "RIGHT", "WITHOUT_LSE")
 

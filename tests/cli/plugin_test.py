@@ -257,6 +257,7 @@ class Docs(PluginTest):
                             + commands_of("naive_attention.cpp"))  # fmt: skip
         self.assertIn("1 passed", passed)
 
+    @thorough
     @unittest.skipUnless(nvcc(), "no nvcc")
     def test_the_example_for_a_gpu_compiles_without_a_warning_and_loads_without_a_gpu(self):
         (script,) = [lines for kind, lines in blocks_of_docs() if "nvcc" in lines]

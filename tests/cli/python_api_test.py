@@ -327,6 +327,7 @@ class Documents(PythonTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
+    @thorough
     def test_the_first_example_passes(self):
         self.assertIn("passed", self.run_example(0))
 

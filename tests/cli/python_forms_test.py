@@ -61,6 +61,7 @@ class FormsTest(NumpyTest):
 
 
 class Right(FormsTest):
+    @thorough
     def test_prefills_of_mla_over_no_and_three_chunks(self):
         self.prefills_pass("q20_q9", "2q1s70_q20s170_q9s100")
 
@@ -81,6 +82,7 @@ class Right(FormsTest):
             with self.subTest(comm):
                 self.passes(RANKS.replace("COMM", comm), "Rank", "RankReturned")
 
+    @thorough
     def test_int8_and_scales_by_token_and_head(self):
         for level in (1, 2):
             (result,) = self.passes(DECODER + f"kv_cache: {{int8_level: {level}}}\n", "Int8").values()

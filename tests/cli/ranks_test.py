@@ -102,6 +102,7 @@ class Ranks(ToolTest):
             ATTENTION.replace("bfloat16", "float16")
             + "kv_cache: {block_size: 64}\nsweep: {dcp.interleave_size: [1, 64]}\n", 2)  # fmt: skip
 
+    @thorough
     def test_mla_over_ranks_is_that_of_simulated_ranks(self):
         sweep = (f"sweep: {{{world_of(2, 4)}, dcp.interleave_size: [1, 64], "
                  "attention.dtype: [bfloat16, float16]}\n")  # fmt: skip

@@ -6,6 +6,7 @@ import unittest
 
 from pages import PageTest
 from result_files import HOSTILE, quantised_results, result, sweep_results, timed
+from tool import thorough
 
 
 class Page(PageTest):
@@ -199,6 +200,7 @@ class Page(PageTest):
           .map(e => [e.querySelector('table')?.className, e.scrollWidth, e.clientWidth])""")
         self.assertEqual(cut, [])
 
+    @thorough
     def test_five_thousand_results_are_shown(self):
         results = [result(backend, 128 * (i + 1), 10.0 + i % 97, f"s{i % 20}",
                           **{"kv_cache.block_size": size})

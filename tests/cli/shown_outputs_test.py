@@ -170,6 +170,7 @@ class Tables(ToolTest):
         self.assertIn(head, printed)
         self.assertEqual(len(printed[printed.index(head) + 1]), len(rows[0]))
 
+    @thorough
     def test_results_in_python_have_the_columns_that_are_shown(self):
         program = ("import attnbench; print(attnbench.run({'schema': 1, 'name': 'x', 'attention': "
                    "{'num_heads': 4, 'num_kv_heads': 2, 'head_size': 64}, 'batch': 'q16', 'timing': {'samples': 3, "

@@ -12,7 +12,7 @@ import unittest
 
 from terminal_test import read_terminal
 from timings import retime
-from tool import BINARY, TIME_LIMIT_S, TINY, ToolTest, strict_json
+from tool import BINARY, TIME_LIMIT_S, TINY, ToolTest, strict_json, thorough
 
 WIDTHS = (80, 120, 160)
 SWEEP = TINY + (
@@ -59,6 +59,7 @@ class Tables(ToolTest):
                 rows.append(label + "|" + re.split(r"\d\.\de-", line)[0])
         return rows
 
+    @thorough
     def test_cases_are_told_apart_at_every_width_and_no_number_is_lost(self):
         for backends in (["FLASH_ATTN"], ["FLASH_ATTN", "TRITON_ATTN"]):
             chosen = [word for name in backends for word in ("--backend", name)]
@@ -77,6 +78,7 @@ class Tables(ToolTest):
                     self.assertEqual(len(rows), 8 * len(backends), text)
                     self.assertEqual(len(set(rows)), len(rows), text)
 
+    @thorough
     def test_swept_cases_differ_in_every_command_at_every_width(self):
         for name, factor in (("old.json", 1.0), ("new.json", 1.01)):
             self.expect(0, "run", "sweep.yaml", "--backend", "FLASH_ATTN", "--json", name)

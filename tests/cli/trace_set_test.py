@@ -361,6 +361,7 @@ class Judge(TraceTest):
 
 
 class Documentation(TraceTest):
+    @thorough
     def test_the_example_of_the_page_runs(self):
         of = decode_definition(16)
         axes = {"batch_size": 2, "num_pages": 4, "len_indptr": 3, "num_kv_indices": 3}

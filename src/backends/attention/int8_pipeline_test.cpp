@@ -3,7 +3,7 @@
 
 #include "backends/attention/pipeline_testing.h"
 
-namespace attnbench {
+namespace attnbench::int8_pipeline_test {
 
 TEST_CASE("every supported random int8 problem agrees with the reference") {
   int runs = 0;
@@ -97,4 +97,4 @@ TEST_CASE("inputs of zeros are int8 codes of zero with scale zero") {
   }
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::int8_pipeline_test

@@ -15,7 +15,7 @@
 #include "metadata/int_math.h"
 #include "reference/attention.h"
 
-namespace attnbench {
+namespace attnbench::cudnn_test {
 namespace {
 
 using List = std::vector<std::string>;
@@ -132,7 +132,7 @@ struct Run {
 };
 
 /// Where `actual` times `scale` leaves `expected` by more than `limit`, or nothing.
-std::string difference(const Tensor& actual, const std::vector<double>& expected, double limit,
+std::string deviation(const Tensor& actual, const std::vector<double>& expected, double limit,
                        double scale = 1) {
   if (actual.num_elements() != static_cast<std::int64_t>(expected.size())) return "wrong extent";
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -152,10 +152,10 @@ void expect_agreement(const Problem& problem) {
   const bool fp8 = run.output.output.dtype() == Dtype::kE4M3;
   // Half a unit in the last place of what is stored.
   const double limit = fp8 ? 0.07 : problem.attention.dtype == Dtype::kF16 ? 1e-3 : 5e-3;
-  CHECK(difference(run.output.output, reference.output, limit,
+  CHECK(deviation(run.output.output, reference.output, limit,
                    fp8 ? problem.output_quant.scale : 1) == "");
   REQUIRE(run.output.lse);
-  CHECK(difference(*run.output.lse, reference.lse, kLseLimit) == "");
+  CHECK(deviation(*run.output.lse, reference.lse, kLseLimit) == "");
   CHECK(run.output.defect == "");
   if (run.output.cache) {
     CHECK(check_cache(run.problem, run.stored, *run.backend_inputs.cache, *run.output.cache) == "");
@@ -273,12 +273,12 @@ TEST_CASE("an LSE in base 2, or a diagonal at the wrong corner, is seen") {
   fake_state() = {};
   fake_state().base_two_stats = true;
   const Run swapped(base_problem());
-  CHECK(difference(swapped.output.output, swapped.reference().output, 5e-3) == "");
-  CHECK(difference(*swapped.output.lse, swapped.reference().lse, kLseLimit) != "");
+  CHECK(deviation(swapped.output.output, swapped.reference().output, 5e-3) == "");
+  CHECK(deviation(*swapped.output.lse, swapped.reference().lse, kLseLimit) != "");
   fake_state() = {};
   fake_state().top_left_only = true;
   const Run top_left(base_problem());
-  CHECK(difference(top_left.output.output, top_left.reference().output, 5e-3) != "");
+  CHECK(deviation(top_left.output.output, top_left.reference().output, 5e-3) != "");
 }
 
 TEST_CASE("statistics become the LSE of heads and tokens") {
@@ -480,4 +480,4 @@ TEST_CASE("what cuDNN does not do is refused") {
 }
 
 }  // namespace
-}  // namespace attnbench
+}  // namespace attnbench::cudnn_test

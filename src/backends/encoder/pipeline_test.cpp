@@ -19,7 +19,7 @@
 #include "reference/quantise/amax_history.h"
 #include "reference/quantise/encoder.h"
 
-namespace attnbench {
+namespace attnbench::encoder_pipeline_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -532,4 +532,4 @@ TEST_CASE("features that the layer has no argument for are refused by every wrap
   for (const char* name : kBackends) CHECK(reasons(p, name).size() == 4);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::encoder_pipeline_test

@@ -17,7 +17,7 @@
 #include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
 
-namespace attnbench {
+namespace attnbench::mla_pipeline_test {
 namespace {
 
 constexpr double kTolerance = 2e-2;
@@ -427,4 +427,4 @@ TEST_CASE("FLASHMLA reads an fp8 cache with a quantised query") {
   CHECK(run.error() < 6e-2);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::mla_pipeline_test

@@ -15,7 +15,7 @@
 #include "inputs/mla_problem_testing.h"
 #include "reference/mla/cache_entry.h"
 
-namespace attnbench {
+namespace attnbench::plugin_mla_pipeline_test {
 namespace {
 
 constexpr std::uint64_t kAll = ATTNBENCH_CAUSAL | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY |
@@ -253,4 +253,4 @@ TEST_CASE("negated inputs negate query and entries, also those that a run writes
   }
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::plugin_mla_pipeline_test

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "metadata/int_math.h"
 
-namespace attnbench {
+namespace attnbench::plugin_test {
 namespace {
 
 /// What the plugin of these tests saw last.
@@ -514,4 +514,4 @@ TEST_CASE("e4m3 queries and probabilities are for caches of e4m3") {
   CHECK(common_refusals(p) == std::vector<std::string>{kProbabilityRefusal});
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::plugin_test

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-namespace attnbench {
+namespace attnbench::returned_test {
 namespace {
 
 using Kind = ReturnedTensor::Kind;
@@ -149,4 +149,4 @@ TEST_CASE("parts that share memory are all copied before it becomes NaN") {
   for (std::int64_t t = 0; t < kTokens; ++t) CHECK(c.output_at(t, 1, 2) == kWidth + 2);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::returned_test

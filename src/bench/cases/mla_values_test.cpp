@@ -11,7 +11,7 @@
 #include "inputs/mla_problem_testing.h"
 #include "ops/ops.h"
 
-namespace attnbench {
+namespace attnbench::mla_values_test {
 namespace {
 
 Problem example_problem() {
@@ -229,4 +229,4 @@ TEST_CASE("the reference makes of a quantised kv_b_proj the weights that backend
   }
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::mla_values_test

@@ -6,7 +6,7 @@
 
 #include "core/problem/problem.h"
 
-namespace attnbench {
+namespace attnbench::redrawn_request_test {
 namespace {
 
 Problem small_problem() {
@@ -88,4 +88,4 @@ TEST_CASE("many requests and rows of a sample are looked at, few of long ones") 
   CHECK(drawn[0].rows.size() > 8);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::redrawn_request_test

@@ -5,7 +5,7 @@
 #include "bench/judge/op_judge.h"
 #include "core/error.h"
 
-namespace attnbench {
+namespace attnbench::op_judge_test {
 namespace {
 
 constexpr std::int64_t kElements = 200'000;  // in several parts
@@ -88,4 +88,4 @@ TEST_CASE("an LSE may be missing of a kernel that says that it writes none, and 
   CHECK(judge_op(example.expected, example.output, true).reasons.empty());
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::op_judge_test

@@ -12,7 +12,7 @@
 #include "ops/cuda/testing/host_device_testing.h"
 #include "ops/ops.h"
 
-namespace attnbench {
+namespace attnbench::edge_run_test {
 namespace {
 
 /// A pipeline with two buffers, whose step is the test's.
@@ -171,4 +171,4 @@ TEST_CASE("a device that maps no memory, or has too little, leaves the runs out"
   CHECK(contains(notices[0], "key: 1024 bytes of device memory are not available"));
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::edge_run_test

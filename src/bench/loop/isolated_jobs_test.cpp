@@ -14,7 +14,7 @@
 #include "bench/process/child_process.h"
 #include "core/error.h"
 
-namespace attnbench {
+namespace attnbench::isolated_jobs_test {
 namespace {
 
 class Recorder final : public BenchObserver {
@@ -177,4 +177,4 @@ TEST_CASE("a child that reads no answers does not hold up who answers") {
   CHECK(child.how_it_ended().find("signal 9") != std::string::npos);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::isolated_jobs_test

@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "core/result/write_json.h"
 
-namespace attnbench {
+namespace attnbench::judged_apart_test {
 namespace {
 
 class Silent final : public BenchObserver {
@@ -359,4 +359,4 @@ TEST_CASE("a tensor that is larger than its file costs no memory before it is re
   CHECK(refused({4}));
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::judged_apart_test

@@ -12,7 +12,7 @@
 #include "core/test_folder.h"
 #include "inputs/files/safetensors.h"
 
-namespace attnbench {
+namespace attnbench::probe_run_test {
 namespace {
 
 class Silent final : public BenchObserver {
@@ -184,4 +184,4 @@ TEST_CASE("two backends of a case share the values of the probe") {
   CHECK(run(*probes.start(other, backend, {1, {}})).error->max_abs != one.error->max_abs);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::probe_run_test

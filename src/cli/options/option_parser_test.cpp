@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace attnbench {
+namespace attnbench::option_parser_test {
 namespace {
 
 /// A program with the commands "one", which has an option of every kind, and "two".
@@ -151,4 +151,4 @@ TEST_CASE("the program answers --help and --version and wants a command") {
   CHECK_THROWS_AS(parse_line(sample.program, {"prog", "three"}), Error);
 }
 
-}  // namespace attnbench
+}  // namespace attnbench::option_parser_test

@@ -85,8 +85,7 @@ class Names {
   Names(const std::string& where, std::vector<std::string>* duplicates)
       : where_(where), duplicates_(duplicates) {}
 
-  /// Errors: E-FORMAT for a name that its object has already, unless those are collected, or too
-  /// many of them.
+  /// Errors: E-FORMAT for a name that its object has already, unless those are collected.
   void follow(Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_.emplace_back();
     if (event == Json::parse_event_t::object_end) open_.pop_back();
@@ -111,10 +110,6 @@ class Names {
   void add(const std::string& name) {
     if (!open_.back().names.insert(name).second) add_duplicate(name);
     open_.back().last = name;
-    // Why a limit: an object that keeps its order looks for each new name among all others.
-    if (++num_names_ > kMaxNames) {
-      fail(ErrorKind::kFormat, "{}: expected at most {} names", where_, kMaxNames);
-    }
   }
 
   void add_duplicate(const std::string& name) {
@@ -129,7 +124,6 @@ class Names {
   const std::string& where_;
   std::vector<std::string>* duplicates_;
   std::vector<Object> open_;
-  std::size_t num_names_ = 0;  // of all objects
 };
 
 }  // namespace
@@ -181,6 +175,17 @@ std::string what_is_no_json(std::string_view text, std::string_view mark, std::s
   return fmt::format("line {}, column {}: {}", line, column, found);
 }
 
+/// Names of all objects of a text, up to where it is no JSON.
+std::size_t count_names(const std::string& text) {
+  std::size_t count = 0;
+  const auto discard = [&](int, Json::parse_event_t event, Json&) {
+    count += event == Json::parse_event_t::key;
+    return false;
+  };
+  [[maybe_unused]] const Json nothing = Json::parse(text, discard, /*allow_exceptions=*/false);
+  return count;
+}
+
 }  // namespace
 
 Json parse_scale_json(std::string_view text, const std::string& where,
@@ -191,6 +196,11 @@ Json parse_scale_json(std::string_view text, const std::string& where,
     return true;
   };
   const std::string quoted = quote_python_literals(text, mark);
+  // Why a limit, and before the names are kept: an object that keeps its order looks for each new
+  // name among all others.
+  if (count_names(quoted) > kMaxNames) {
+    fail(ErrorKind::kFormat, "{}: expected at most {} names", where, kMaxNames);
+  }
   try {
     Json document = Json::parse(quoted, check);
     if (document.is_object()) return document;

@@ -9,7 +9,7 @@
 #include "ops/cpu/attention/int8_attention_testing.h"
 #include "ops/ops.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::int8_attention_test {
 namespace {
 
 double tolerance_of(Dtype output) {
@@ -182,4 +182,4 @@ TEST_CASE("an int8 query of zeros with scale zero weighs all keys alike") {
   CHECK(setup.lse.at(0) == doctest::Approx(std::log(40.0)).epsilon(1e-6));
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::int8_attention_test

@@ -13,7 +13,7 @@
 namespace attnbench::cpu {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 float normal(std::mt19937_64& random) {
   // Twelve uniforms, because std::normal_distribution differs between libraries.
@@ -246,8 +246,8 @@ void AttentionSetup::solve_row(int request, int i, int head, const std::vector<d
   const auto row_of = [&](const std::vector<double>& elements, int j) {
     return elements.data() + static_cast<std::ptrdiff_t>(j * c.num_kv_heads + kv_head) * width_;
   };
-  std::vector<double> scores(static_cast<std::size_t>(seq_len), -kInf);
-  double maximum = c.sinks ? double{sinks[h]} : -kInf;
+  std::vector<double> scores(static_cast<std::size_t>(seq_len), -kInfinity);
+  double maximum = c.sinks ? double{sinks[h]} : -kInfinity;
   for (int j = 0; j < seq_len; ++j) {
     bool allowed = (c.window_left < 0 || j >= p - c.window_left) &&
                    (c.window_right < 0 || j <= p + c.window_right);
@@ -276,7 +276,7 @@ void AttentionSetup::solve_row(int request, int i, int head, const std::vector<d
                          static_cast<std::size_t>(c.v_head_size);
   for (int j = 0; j < seq_len; ++j) {
     const double s = scores[static_cast<std::size_t>(j)];
-    if (s == -kInf) continue;
+    if (s == -kInfinity) continue;
     const double weight = std::exp(s - maximum);
     total += weight;
     const double* value = row_of(values, j);
@@ -288,7 +288,7 @@ void AttentionSetup::solve_row(int request, int i, int head, const std::vector<d
     expected_output[at + static_cast<std::size_t>(d)] /= total;
   }
   expected_lse[static_cast<std::size_t>(head * num_tokens + token)] =
-      total > 0 ? maximum + std::log(total) : -kInf;
+      total > 0 ? maximum + std::log(total) : -kInfinity;
 }
 
 void AttentionSetup::solve() {

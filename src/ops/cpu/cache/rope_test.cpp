@@ -8,7 +8,7 @@
 #include "core/tensor.h"
 #include "ops/ops.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::rope_test {
 namespace {
 
 constexpr int kMaxPosition = 50;
@@ -255,4 +255,4 @@ TEST_CASE("rope with cache write equals rope, then write, bit for bit") {
   }
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::rope_test

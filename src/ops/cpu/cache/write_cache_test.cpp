@@ -6,7 +6,7 @@
 #include "core/tensor.h"
 #include "ops/ops.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::write_cache_test {
 namespace {
 
 /// One KV head, D 4, blocks of two slots, key blocks then value blocks.
@@ -106,4 +106,4 @@ TEST_CASE("a per-token-head write gives the golden codes and scales under both r
   }
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::write_cache_test

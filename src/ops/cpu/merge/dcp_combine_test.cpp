@@ -8,7 +8,7 @@
 #include "ops/cpu/tensor_testing.h"
 #include "ops/ops.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::dcp_combine_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -241,4 +241,4 @@ TEST_CASE("combining without an LSE wanted, or without tokens, writes nothing el
   CHECK_FALSE(std::isnan(output.at(0)));
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::dcp_combine_test

@@ -7,7 +7,7 @@
 
 #include "ops/ops.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::merge_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -118,4 +118,4 @@ TEST_CASE("a padded head stride of the prefix is honoured") {
   CHECK(output == std::vector<float>{5.5f, 11.0f, 16.5f, 22.0f});
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::merge_test

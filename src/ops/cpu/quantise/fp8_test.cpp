@@ -12,7 +12,7 @@
 #include "reference/mla/latent_query.h"
 #include "reference/quantise/output_quant.h"
 
-namespace attnbench::cpu {
+namespace attnbench::cpu::fp8_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -267,4 +267,4 @@ TEST_CASE("a row reads back from e4m3 as its codes do, bit for bit") {
   }
 }
 
-}  // namespace attnbench::cpu
+}  // namespace attnbench::cpu::fp8_test

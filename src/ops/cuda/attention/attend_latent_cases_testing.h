@@ -42,8 +42,11 @@ inline void set_latent_cache(attn::AttendParams& p, const LatentCase& c, CaseMem
   const auto requests = static_cast<int>(c.seq_lens.size());
   Tensor cache = poisoned(c.element, {columns * requests, c.block_size, kLatentEntry});
   std::vector<int> table;
-  std::mt19937 random(61);
-  std::normal_distribution<float> normal;
+  attn::i64 tokens = 0;
+  for (const int len : c.seq_lens) tokens += len;
+  const std::vector<float>& numbers =
+      normal_numbers(61, static_cast<std::size_t>(tokens * kLatentEntry));
+  std::size_t next = 0;
   for (int b = 0; b < requests; ++b) {
     for (int i = 0; i < columns; ++i) {
       const int block = (columns - 1 - i) * requests + b;
@@ -52,7 +55,7 @@ inline void set_latent_cache(attn::AttendParams& p, const LatentCase& c, CaseMem
       table.push_back(live > 0 ? block : (i % 2 == 0 ? -7 : 1 << 30));
       const attn::i64 first = attn::i64{block} * c.block_size * kLatentEntry;
       for (attn::i64 at = 0; at < attn::i64{std::max(live, 0)} * kLatentEntry; ++at) {
-        cache.set(first + at, normal(random));
+        cache.set(first + at, numbers[next++]);
       }
       if (c.has_nan_in_last_key && live > 0 && live <= c.block_size &&
           c.seq_lens[static_cast<std::size_t>(b)] == i * c.block_size + live) {

@@ -54,6 +54,15 @@ inline constexpr int kAttendKvHeads = 2;
 
 inline void fill_cells(Tensor& tensor, attn::i64 first, int count, int width, int cell,
                        unsigned seed, bool has_scale) {
+  if (!has_scale && tensor.dtype() != Dtype::kI8) {
+    const auto row = static_cast<std::size_t>(width);
+    const std::vector<float>& numbers = normal_numbers(seed, static_cast<std::size_t>(count) * row);
+    for (int i = 0; i < count; ++i) {
+      store_floats(tensor.dtype(), &numbers[static_cast<std::size_t>(i) * row], width,
+                   tensor.bytes() + (first + i) * cell * dtype_size(tensor.dtype()));
+    }
+    return;
+  }
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   const float size = tensor.dtype() == Dtype::kI8 ? 30.0f : 1.0f;

@@ -29,7 +29,7 @@ void divide_for_codes(float (&values)[kCount], float divisor) {
 #include "ops/cuda/indexer/indexer_cases_testing.h"
 #include "ops/forwarding_ops.h"
 
-namespace attnbench::cuda {
+namespace attnbench::cuda::emulated_indexer_test {
 namespace {
 
 template <typename Kernel>
@@ -111,4 +111,4 @@ TEST_CASE("the indexer's kernels by emulated threads give what the CPU operation
   }
 }
 
-}  // namespace attnbench::cuda
+}  // namespace attnbench::cuda::emulated_indexer_test

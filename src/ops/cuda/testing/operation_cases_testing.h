@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -70,21 +71,61 @@ class CaseMemory {
   std::vector<std::pair<Buffer*, Tensor>> results_;
 };
 
+/// The first numbers of a seed. Kept: many cases draw the same ones.
+inline const std::vector<float>& normal_numbers(unsigned seed, std::size_t count) {
+  struct Drawn {
+    std::mt19937 random;
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers;
+  };
+  thread_local std::map<unsigned, Drawn> known;
+  const auto [at, is_new] = known.try_emplace(seed);
+  Drawn& drawn = at->second;
+  if (is_new) drawn.random.seed(seed);
+  while (drawn.numbers.size() < count) drawn.numbers.push_back(drawn.normal(drawn.random));
+  return drawn.numbers;
+}
+
+/// A number of a normal distribution, and one of 97 kinds.
+struct Draw {
+  float normal;
+  unsigned kind;
+};
+
+/// The first draws of a seed. Kept: hundreds of cases draw the same ones.
+inline const std::vector<Draw>& draws_of(unsigned seed, std::size_t count) {
+  struct Drawn {
+    std::mt19937 random;
+    std::normal_distribution<float> normal;
+    std::vector<Draw> draws;
+  };
+  thread_local std::map<unsigned, Drawn> known;
+  const auto [at, is_new] = known.try_emplace(seed);
+  Drawn& drawn = at->second;
+  if (is_new) drawn.random.seed(seed);
+  while (drawn.draws.size() < count) {
+    const float value = drawn.normal(drawn.random);
+    drawn.draws.push_back({value, static_cast<unsigned>(drawn.random() % 97)});
+  }
+  return drawn.draws;
+}
+
 /// Normal values, now and then a large one, a zero or something that is no number.
 inline Tensor drawn(Dtype dtype, std::vector<std::int64_t> shape, unsigned seed,
                     bool with_specials = true) {
   Tensor tensor(dtype, std::move(shape));
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  for (std::int64_t i = 0; i < tensor.num_elements(); ++i) {
-    float value = normal(random);
-    const auto kind = random() % 97;
+  const auto count = static_cast<std::size_t>(tensor.num_elements());
+  const std::vector<Draw>& draws = draws_of(seed, count);
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float& value = values[i] = draws[i].normal;
+    const unsigned kind = draws[i].kind;
     if (kind == 0) value = 0.0f;
     if (kind == 1) value *= 1000.0f;
     if (with_specials && kind == 2) value = std::numeric_limits<float>::infinity();
     if (with_specials && kind == 3) value = std::numeric_limits<float>::quiet_NaN();
-    tensor.set(i, value);
   }
+  store_floats(dtype, values.data(), tensor.num_elements(), tensor.bytes());
   return tensor;
 }
 
