@@ -133,7 +133,7 @@ struct Run {
 
 /// Where `actual` times `scale` leaves `expected` by more than `limit`, or nothing.
 std::string deviation(const Tensor& actual, const std::vector<double>& expected, double limit,
-                       double scale = 1) {
+                      double scale = 1) {
   if (actual.num_elements() != static_cast<std::int64_t>(expected.size())) return "wrong extent";
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double a = scale * double{actual.at(static_cast<std::int64_t>(i))};
@@ -153,7 +153,7 @@ void expect_agreement(const Problem& problem) {
   // Half a unit in the last place of what is stored.
   const double limit = fp8 ? 0.07 : problem.attention.dtype == Dtype::kF16 ? 1e-3 : 5e-3;
   CHECK(deviation(run.output.output, reference.output, limit,
-                   fp8 ? problem.output_quant.scale : 1) == "");
+                  fp8 ? problem.output_quant.scale : 1) == "");
   REQUIRE(run.output.lse);
   CHECK(deviation(*run.output.lse, reference.lse, kLseLimit) == "");
   CHECK(run.output.defect == "");
