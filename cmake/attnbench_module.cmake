@@ -132,13 +132,13 @@ endfunction()
 # LIGHT: nothing in it is worth the compile time of -O3, nor of -O1, but for the sources that match HOT.
 # MEDIUM: -O1, for what runs around every launch or over whole files but computes little. Sources are
 # compiled in groups, so a name in an unnamed namespace may stand for one thing only in a module; a test
-# with such a name of its own has a namespace of its own, attnbench::<file>. LONG_SUITE:
-# doctest's name for test cases that take long; they are a test of their own, <name>.<suite>, which
-# runs first. THOROUGH: the environment in which they do what they otherwise leave out, for minutes on all
-# cores; that is the test <name>.thorough, which runs alone, and whose label scripts/test does not select by
-# default. SLOW_TESTS: tests that take long to compile or to run; they are a program of their own,
-# test_<name>_slow, with the label thorough, which only the target slow_tests builds, at -O1. OPTIMISED_TESTS:
-# -Og, see attnbench_test_program.
+# that needs such a name for itself has a namespace of its own, attnbench::<file>. LONG_SUITE: doctest's
+# name for test cases that take long; they are a test of their own, <name>.<suite>, which runs first.
+# THOROUGH: the environment in which they do what they otherwise leave out, for minutes on all cores; that
+# is the test <name>.thorough, which runs alone, and whose label scripts/test does not select by default.
+# SLOW_TESTS: tests that take long to compile or to run; they are a program of their own,
+# test_<name>_slow, with the label thorough, which only the target slow_tests builds, at -O1.
+# OPTIMISED_TESTS: -Og, see attnbench_test_program.
 function(attnbench_module name)
   cmake_parse_arguments(ARG "LIGHT;MEDIUM;OPTIMISED_TESTS" "DIR;EXCLUDE;HOT;SLOW_TESTS;LONG_SUITE;THOROUGH" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)

@@ -315,8 +315,8 @@ Rates matrix_flops(ThreadPool& pool) {
 }
 
 /// Copies past the caches, four pages in turns. A store that first reads the line that it
-/// overwrites moves half as much again, and a page after the other leaves banks of the memory idle;
-/// from which size on memcpy does both depends on the machine.
+/// overwrites moves half as much again, and copying one page after the other leaves banks of the
+/// memory idle. From which size on memcpy avoids both depends on the machine.
 void stream(const Vector* from, std::size_t count, Vector* to) {
   std::size_t done = 0;
 #if defined(__x86_64__)
@@ -339,8 +339,8 @@ void stream(const Vector* from, std::size_t count, Vector* to) {
   std::memcpy(to + done, from + done, (count - done) * sizeof(Vector));
 }
 
-/// Of all caches twice as much is streamed, where that is known and not more than takes long: read
-/// as a whole, and its one half copied to the other.
+/// Streams twice as much as all caches hold, if that is known and does not take long: reads it as a
+/// whole, and copies its one half to the other.
 Rates memory_bytes(ThreadPool& pool) {
   const std::size_t wanted = 2 * total_cache_bytes().value_or(0);
   const std::size_t half = std::clamp(wanted, kLeastStream, kMostStream) / sizeof(Vector) / 2;

@@ -175,14 +175,14 @@ std::string what_is_no_json(std::string_view text, std::string_view mark, std::s
   return fmt::format("line {}, column {}: {}", line, column, found);
 }
 
-/// Names of all objects of a text, up to where it is no JSON.
+/// The number of names in all objects of a text, up to where it is no JSON.
 std::size_t count_names(const std::string& text) {
   std::size_t count = 0;
   const auto discard = [&](int, Json::parse_event_t event, Json&) {
     count += event == Json::parse_event_t::key;
     return false;
   };
-  [[maybe_unused]] const Json nothing = Json::parse(text, discard, /*allow_exceptions=*/false);
+  [[maybe_unused]] const Json discarded = Json::parse(text, discard, /*allow_exceptions=*/false);
   return count;
 }
 
