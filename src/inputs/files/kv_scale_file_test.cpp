@@ -105,6 +105,8 @@ TEST_CASE("a file of names without end is refused in time") {
   for (int i = 0; i < 400'000; ++i) text += "\"" + std::to_string(i) + "\": 0, ";
   CHECK(fault_of(text + "\"end\": 0}") ==
         "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
+  // So is one that is no JSON behind them.
+  CHECK(fault_of(text) == "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
   // So are as many in several objects.
   const std::string object = text.substr(0, text.find("\"10000\"")) + "\"end\": 0}";
   std::string objects = "{\"a\": " + object;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,19 +72,26 @@ class CaseMemory {
   std::vector<std::pair<Buffer*, Tensor>> results_;
 };
 
-/// The first numbers of a seed. Kept: many cases draw the same ones.
-inline const std::vector<float>& normal_numbers(unsigned seed, std::size_t count) {
+/// The first `count` of what `make(normal, random)` gives for a seed. Kept: hundreds of cases draw
+/// the same ones.
+template <typename Make>
+const auto& draws_of(unsigned seed, std::size_t count, Make make) {
+  using Normal = std::normal_distribution<float>;
   struct Drawn {
     std::mt19937 random;
-    std::normal_distribution<float> normal;
-    std::vector<float> numbers;
+    Normal normal;
+    std::vector<std::invoke_result_t<Make, Normal&, std::mt19937&>> draws;
   };
   thread_local std::map<unsigned, Drawn> known;
   const auto [at, is_new] = known.try_emplace(seed);
   Drawn& drawn = at->second;
   if (is_new) drawn.random.seed(seed);
-  while (drawn.numbers.size() < count) drawn.numbers.push_back(drawn.normal(drawn.random));
-  return drawn.numbers;
+  while (drawn.draws.size() < count) drawn.draws.push_back(make(drawn.normal, drawn.random));
+  return drawn.draws;
+}
+
+inline const std::vector<float>& normal_numbers(unsigned seed, std::size_t count) {
+  return draws_of(seed, count, [](auto& normal, auto& random) { return normal(random); });
 }
 
 /// A number of a normal distribution, and one of 97 kinds.
@@ -92,30 +100,15 @@ struct Draw {
   unsigned kind;
 };
 
-/// The first draws of a seed. Kept: hundreds of cases draw the same ones.
-inline const std::vector<Draw>& draws_of(unsigned seed, std::size_t count) {
-  struct Drawn {
-    std::mt19937 random;
-    std::normal_distribution<float> normal;
-    std::vector<Draw> draws;
-  };
-  thread_local std::map<unsigned, Drawn> known;
-  const auto [at, is_new] = known.try_emplace(seed);
-  Drawn& drawn = at->second;
-  if (is_new) drawn.random.seed(seed);
-  while (drawn.draws.size() < count) {
-    const float value = drawn.normal(drawn.random);
-    drawn.draws.push_back({value, static_cast<unsigned>(drawn.random() % 97)});
-  }
-  return drawn.draws;
-}
-
 /// Normal values, now and then a large one, a zero or something that is no number.
 inline Tensor drawn(Dtype dtype, std::vector<std::int64_t> shape, unsigned seed,
                     bool with_specials = true) {
   Tensor tensor(dtype, std::move(shape));
   const auto count = static_cast<std::size_t>(tensor.num_elements());
-  const std::vector<Draw>& draws = draws_of(seed, count);
+  const std::vector<Draw>& draws = draws_of(seed, count, [](auto& normal, auto& random) {
+    const float value = normal(random);
+    return Draw{value, static_cast<unsigned>(random() % 97)};
+  });
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     float& value = values[i] = draws[i].normal;
