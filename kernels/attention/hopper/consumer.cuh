@@ -6,6 +6,7 @@
 //   step n: queue S(n) and O += P(n+1) V(n+1); S(n) is there: K's stage is free, mask, weights;
 //   O is there: V's stage is free, P(n) is packed, O takes the factors of the new base.
 // P is packed only then because the product under way reads the registers of the last P.
+// With kApart each tile is done from its scores to its part of O (step_apart()).
 #pragma once
 
 #include "kernels/attention/hopper/few_rows.cuh"
@@ -194,9 +195,49 @@ struct HopperConsumer : HopperFewRows<Config> {
     if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
 
+  /// step() of a tile with no product of another one beside it; other warpgroups fill the tensor
+  /// cores. A turn ends when the scores are there: products that are queued together end together,
+  /// and then all warpgroups want the exponential unit at once.
+  template <bool kEdge, int kStage>
+  __device__ __forceinline__ void step_apart(Registers& r, const Plan& plan, int n) {
+    constexpr bool kIsKnown = kStage != Products::kAnyStage;
+    this->template know_stages<kStage>();
+    const u64 key = this->template keys_operand<kIsKnown>();
+    await(shape.key_full(keys.stage), keys.parity);
+    if constexpr (Config::kPingPong) {
+      sync_threads_of(kTurnBarrier + consumer, 2 * kWarpgroupThreads);
+    }
+    fence_scores_to_come(r);
+    wgmma_fence();
+    queue_scores(r, key);
+    await_products<0>();
+    fence_scores(r);
+    if constexpr (Config::kPingPong) pass_turn();
+    leave(shape.key_empty(keys.stage));
+    keys.advance();
+    rescale(r, weigh(r, plan.first_key(n), kEdge && plan.masks(n)));
+    pack_all(r);
+    await(shape.value_full(values.stage), values.parity);
+    if (kEdge && plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
+    const u64 value = this->template values_operand<kIsKnown>();
+    fence_registers(accumulators(r));
+    wgmma_fence();
+    queue_values(r, value, 0);
+    await_products<0>();
+    fence_registers(accumulators(r));
+    multiply_pieces(r, value);
+    promote_when_due(r, true);
+    leave(shape.value_empty(values.stage));
+    values.advance();
+  }
+
   /// kEdge: the tile may have masked keys. kStage: where it lies, or kAnyStage.
   template <bool kEdge, int kStage = Products::kAnyStage>
   __device__ __forceinline__ void step(Registers& r, const Plan& plan, int n) {
+    if constexpr (Products::kApart) {
+      step_apart<kEdge, kStage>(r, plan, n);
+      return;
+    }
     constexpr bool kIsKnown = kStage != Products::kAnyStage;
     this->template know_stages<kStage>();
     const u64 key = this->template keys_operand<kIsKnown>();
@@ -294,9 +335,13 @@ struct HopperConsumer : HopperFewRows<Config> {
 #pragma unroll 1
     for (; n >= plan.seen.end; --n) skip(r, plan, n);
     if (n >= plan.seen.begin) {
-      start(r, plan, n, meanwhile);
+      if constexpr (Products::kApart) {
+        meanwhile();
+      } else {
+        start(r, plan, n, meanwhile);
+        --n;
+      }
       then();
-      --n;
 #pragma unroll 1
       for (; n >= plan.seen.begin && n >= plan.unmasked.end; --n) step<true>(r, plan, n);
       n = step_unmasked(r, plan, n);
@@ -304,7 +349,7 @@ struct HopperConsumer : HopperFewRows<Config> {
 #pragma unroll 1
         for (; n >= plan.seen.begin; --n) step<true>(r, plan, n);
       }
-      finish(r);
+      if constexpr (!Products::kApart) finish(r);
     } else {
       meanwhile();
       then();

@@ -7,7 +7,9 @@
 // there into O, where f32 sums have 24 bits (promotion). Where both do not fit into the registers
 // beside each other, a tile is multiplied piece by piece of its columns, through one small set.
 // With kSums the pieces are multiplied while weights of the next tile are computed: a tile may then
-// be twice as wide, as its sums take half or a quarter of the registers.
+// be twice as wide, as its sums take half or a quarter of the registers. With kApart a tile's
+// values are multiplied when its scores have become weights of a quarter of their size: sums of all
+// columns take the registers of the scores.
 #pragma once
 
 #include "kernels/attention/hopper/consumer_place.cuh"
@@ -70,6 +72,9 @@ struct HopperProducts : HopperPlace<Config> {
   /// Sums of one tile: the first product of each need not know what was there before.
   static constexpr bool kFreshSums = kPromotes && (kPieces > 1 || Config::kPromote == 1);
   static constexpr int kSumBlocks = kPromotes ? kSumColumns / 8 : 1;
+  /// HopperPlan::apart.
+  static constexpr bool kApart = requires { Config::kApart; };
+  static_assert(!kApart || (kFreshSums && !kInterleaves));
 
   /// What lives in registers from tile to tile. S becomes weights in place.
   struct Registers {
@@ -110,12 +115,12 @@ struct HopperProducts : HopperPlace<Config> {
   static constexpr bool kUnrolled = requires { Config::kUnrolled; };
   static constexpr int kAnyStage = -1;
   /// The stage of the keys of a step's tile becomes a constant. That of the values is the one
-  /// before: they are of the tile before.
+  /// before, as they are of the tile before, or with kApart the same.
   template <int kStage>
   __device__ __forceinline__ void know_stages() {
     if constexpr (kStage != kAnyStage) {
       keys.stage = kStage;
-      values.stage = (kStage + Config::kStages - 1) % Config::kStages;
+      values.stage = kApart ? kStage : (kStage + Config::kStages - 1) % Config::kStages;
       if constexpr (Shape::kInt8 && kCodeStages == Config::kStages) scales.stage = kStage;
     }
   }

@@ -34,7 +34,7 @@ struct TwoSumsPaged : TwoSums128 {
   static constexpr bool kLeft = false;
 };
 
-/// The tile that is chosen over pages: sums by pieces of 32 columns.
+/// Sums by pieces of 32 columns: what is chosen in windows, and of 256 columns.
 struct CodesPaged : TwoSumsPaged {
   static constexpr int kConsumers = 3;
   static constexpr int kStages = 2;
@@ -278,6 +278,83 @@ TEST_CASE("sums by pieces give NaN of e4m3 to the rows that see them") {
                       "consumers=2:ping_pong=1:tile_n=192:stages=2", true);
 }
 
+/// What is chosen: sums after scores, in turns.
+struct Apart128 : CodesPaged {
+  static constexpr int kTileN = 128;
+  static constexpr int kSums = 0;
+  static constexpr bool kPingPong = true;
+  static constexpr bool kApart = true;
+  static constexpr bool kUnrolled = true;
+};
+struct Apart64 : CodesPaged64 {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kTileN = 192;
+  static constexpr int kSums = 0;
+  static constexpr bool kPingPong = true;
+  static constexpr bool kApart = true;
+};
+struct Apart80To72 : Apart64 {
+  static constexpr int kBlockSize = 0;
+  static constexpr bool kLeft = true;
+  static constexpr int kHeadSize = 80;
+  static constexpr int kVHeadSize = 80;
+  static constexpr int kOutputColumns = 72;
+  static constexpr int kTileN = 160;
+};
+/// Each warpgroup at its own pace, several items a CTA, three stages.
+struct ApartPersistent : CodesPaged {
+  static constexpr bool kPersistent = true;
+  static constexpr bool kFixedBase = false;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 3;
+  static constexpr int kSums = 0;
+  static constexpr bool kApart = true;
+};
+const std::string kApartPersistent =
+    "consumers=2:ping_pong=0:persistent=1:stages=3:tile_n=64:group=3";
+struct Apart256 : Codes256 {
+  static constexpr int kTileN = 64;
+  static constexpr int kSums = 0;
+  static constexpr bool kApart = true;
+};
+struct ApartToF32 : TwoSums128 {
+  static constexpr int kPromote = 1;
+  static constexpr bool kApart = true;
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads sums e4m3 in the registers of scores") {
+  AttendCase c = hopper_codes("e4m3 apart, pages of 16", 128, 128, 16);
+  check<Apart128>(c);
+  check<ApartPersistent>(c, kApartPersistent);
+  c.window_right = -1;
+  check<Apart128>(c);
+  check<ApartPersistent>(c, kApartPersistent);
+  c.query_lens = {70, 3, 200};
+  c.context_lens = {400, 700, 300};
+  c.window_right = 0;
+  c.has_sinks = true;
+  check<Apart128>(c);
+  c = hopper_codes("e4m3 apart, rows without keys", 128, 128, 16);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Apart128>(c);
+  check<ApartPersistent>(c, kApartPersistent);
+  check<Apart64>(hopper_codes("e4m3 d64 apart, pages of 64", 64, 64, 64));
+  check<Apart80To72>(hopper_codes("e4m3 d80/72 apart, ragged", 80, 72));
+  check<Apart256>(hopper_codes("e4m3 d256 apart", 256, 256, 16), "tile_n=64");
+}
+
+TEST_CASE("sums in the registers of scores give NaN of e4m3 to the rows that see them") {
+  AttendCase c = hopper_codes("e4m3 special values, apart", 128, 128, 16);
+  check<Apart128>(c, {}, true);
+  check<ApartPersistent>(c, kApartPersistent, true);
+  check<Apart80To72>(hopper_codes("e4m3 d80/72 special values, apart", 80, 72), {}, true);
+}
+
 struct Ordered128 : TwoSums128 {
   static constexpr bool kOrdered = true;
 };
@@ -346,6 +423,7 @@ double error_of_sums(bool is_fast, const std::string& options = {}) {
 TEST_CASE("sums of e4m3 products reach f32 tile by tile, and with fast sums keep 13 bits") {
   CHECK(error_of_sums<SumsToF32>(false, kTwoConsumers) < 3e-4);
   CHECK(error_of_sums<PiecesToF32>(false, kTwoConsumers + ":tile_n=160") < 3e-4);
+  CHECK(error_of_sums<ApartToF32>(false, kTwoConsumers) < 3e-4);
   CHECK(error_of_sums<FastSumsToF32>(true) > 2e-3);
 }
 

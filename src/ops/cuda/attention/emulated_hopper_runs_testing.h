@@ -101,6 +101,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
   if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
   if constexpr (requires { Config::kUnrolled; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));
@@ -210,10 +211,11 @@ class EmulatedOps final : public ForwardingOps {
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
                      "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
-                     "fixed_base={:d}:unroll={:d}:late_output={:d}",
+                     "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
                      Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
-                     requires { Config::kUnrolled; }, Config::kLateOutput)) {}
+                     requires { Config::kUnrolled; }, requires { Config::kApart; },
+                     Config::kLateOutput)) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

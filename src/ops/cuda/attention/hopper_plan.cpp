@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <numbers>
-#include <optional>
 #include <span>
 
 #include "core/error.h"
+#include "ops/cuda/attention/hopper_options.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -27,6 +26,7 @@ struct TileChoice {
   bool persistent = false;  // and ahead where that can be: HopperPlan
   int sums = 0;             // HopperPlan, as the next
   bool fixed_base = false;
+  bool apart = false;
 };
 /// Measured on one NVIDIA H200, 2026-11-22, with standalone experiments, bf16; TFLOP/s at 8k / 16k.
 /// Three consumers have 160 registers a thread, two have 240: O, S and P (Dv / 2, tile_n / 2 and
@@ -93,24 +93,30 @@ constexpr std::int64_t kFewTiles = 1024;  // of 64 rows
 constexpr TileChoice kWindowTile{
     96, 96, 1, 64, false, "of few rows with keys of their own, several at a time", 2, 64, true};
 
-/// Of e4m3 products, where P takes tile_n / 8 registers and sums beside the output as many columns
-/// as HopperPlan::sums says, or tile_n / 2 up to 64 without it. Measured on one NVIDIA H200,
-/// 2026-11-28, two requests of 8,192 tokens / one of 16,384, over pages, TFLOP/s: what is chosen,
-/// and before it 192 x 96, 128 x 96 and 128 x 64 in turns or with whole sums. Turns at the tensor
-/// cores cost 1 to 3 %, and what is beside the output holds back the tile: sums of 32 columns at a
-/// time leave three consumers room for 96 keys of 128 columns.
+/// Of e4m3 products, where P takes tile_n / 8 registers. Sums of the values' products lie beside
+/// the output, as many columns as HopperPlan::sums says, or tile_n / 2 up to 64 without it; with
+/// `apart` they take the registers of the scores, and the tile may be wider. Measured on one NVIDIA
+/// H200 over pages, TFLOP/s of two requests of 8,192 tokens / one of 16,384: 2026-11-30 where there
+/// is an `apart` (in turns, in one call), else 2026-11-28.
 constexpr std::array kCodeTiles = {
-    // 524 with a step for every stage, 513 without; 508 / 557, before 482 / 520.
+    // - / 621, by pieces of 32 columns (192 x 128) - / 581; 192 x 160 - / 552, 192 x 128 540.
+    TileChoice{64, 64, 3, 192, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
     TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold beside sums of pieces",
                3, 0, false, 32, true},
     TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold beside two sums", 3},
-    // 780 / 851 with a step for every stage, 754 / 819 without, before 651 / 717; by two consumers
-    // 128 x 160 725 / 804, 128 x 192 705 / 783. An encoder of 80 columns and 16,384 patches 613 and
-    // 589, before (128 x 96 in turns) 496.
+    // An encoder of 80 columns and 16,384 patches, contiguous, with quantising: 2020 us, by pieces
+    // (192 x 96) 2225; 192 x 128 2128, 192 x 192 2148.
+    TileChoice{80, 80, 3, 160, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
+    // With a step for every stage 850 / 937, without 816 / 905; 192 x 96 821 / 894, by pieces
+    // (192 x 96, each warpgroup at its own pace) 768 / 849.
+    TileChoice{128, 128, 3, 128, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
     TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold beside sums of pieces",
                2, 0, false, 32, true},
     TileChoice{256, 128, 2, 96, true, "the widest that two consumers hold beside two sums", 3},
-    // 884 / 959, before 842 / 918.
+    // 884 / 959, before 842 / 918; apart - / 941.
     TileChoice{256, 256, 2, 96, false, "the widest that two consumers hold beside sums of pieces",
                2, 0, false, 32, true},
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers",
@@ -118,7 +124,11 @@ constexpr std::array kCodeTiles = {
 };
 /// With attention.fp8_accumulation: fast, without a second sum.
 constexpr std::array kFastCodeTiles = {
-    TileChoice{64, 64, 3, 128, true, "lines of 128 keys, and registers for three consumers", 3},
+    // - / 605, in turns 563; 896 / 976, with three stages 904 / 995, 128 x 192 in turns - / 848.
+    TileChoice{64, 64, 3, 128, false, "lines of 128 keys, and registers for three consumers", 3, 0,
+               false, 0, true},
+    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold", 3, 0, false, 0,
+               true},
     TileChoice{192, 128, 2, 192, true, "wide enough for copies and barriers to be few"},
     TileChoice{256, 256, 2, 96, false, "the widest that shared memory holds"},
 };
@@ -213,10 +223,15 @@ const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::Atte
     const bool has_room =
         !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
     // Why pages: of ragged rows 192 x 96 spill up to 284 bytes beside 128 columns, and 64 have not
-    // been measured.
+    // been measured. Nor have windows and short images, with the wider tiles of `apart`; in windows
+    // 192 x 128 spill 340 bytes beside 128 columns.
     const bool has_pieces =
         is_paged(params) || (params.v_head_size > 64 && params.v_head_size <= 96);
     if (tile.sums > 0 && !(has_pieces && divides_columns(params, tile.sums))) return false;
+    const bool is_long = !has_window(params) && !has_short_sequences(params);
+    if (tile.apart && (scales_first || !has_pieces || !is_long || params.v_head_size < 64)) {
+      return false;
+    }
     return has_room && params.head_size <= tile.most_columns &&
            params.v_head_size <= tile.most_v_columns;
   };
@@ -318,7 +333,10 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params) || plan.stays()) return false;
   if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
   const int columns = std::max(params.head_size, params.v_head_size);
-  if (has_e4m3_products(params)) return plan.sums > 0 && columns <= 128;
+  if (has_e4m3_products(params)) {
+    if (params.fast_fp8_sums != 0) return plan.fixed_base && columns <= 128;
+    return plan.apart ? columns > 96 && columns <= 128 : plan.sums > 0 && columns <= 128;
+  }
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
     return is_prompt_of_level_2(params) ||
@@ -338,99 +356,11 @@ int group_of(const attn::AttendParams& params) {
   return group;
 }
 
-enum class HopperKernel { kPrefill, kTiles };
-
-/// An option of a tuning: a word and what it sets, of one kernel or of both.
-struct HopperOption {
-  std::string_view name;
-  int least;
-  int most;
-  int multiple;
-  void (*set)(HopperPlan& plan, int value);
-  std::optional<HopperKernel> only = std::nullopt;
-
-  bool is_of(std::optional<HopperKernel> kernel) const {
-    return !only || !kernel || *only == *kernel;
-  }
-};
-constexpr HopperKernel kOfPrefill = HopperKernel::kPrefill;
-constexpr HopperKernel kOfTiles = HopperKernel::kTiles;
-constexpr std::array kHopperOptions = {
-    HopperOption{"consumers", 1, 3, 1, [](HopperPlan& plan, int n) { plan.tile.consumers = n; },
-                 kOfPrefill},
-    HopperOption{"tile_n", 64, 256, 16, [](HopperPlan& plan, int n) { plan.tile.tile_n = n; }},
-    HopperOption{"stages", 2, 4, 1, [](HopperPlan& plan, int n) { plan.tile.stages = n; }},
-    HopperOption{"line", 0, 128, 64, [](HopperPlan& plan, int n) { plan.tile.line = n; },
-                 kOfPrefill},
-    HopperOption{"ping_pong", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ping_pong = n != 0; },
-                 kOfPrefill},
-    HopperOption{"persistent", 0, 1, 1, [](HopperPlan& plan, int n) { plan.persistent = n != 0; }},
-    HopperOption{"ahead", 0, 1, 1, [](HopperPlan& plan, int n) { plan.tile.ahead = n != 0; }},
-    HopperOption{"late_output", 0, 1, 1, [](HopperPlan& plan, int n) { plan.late_output = n != 0; },
-                 kOfPrefill},
-    HopperOption{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; },
-                 kOfPrefill},
-    HopperOption{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; },
-                 kOfPrefill},
-    HopperOption{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
-    HopperOption{"keep_columns", 0, 1, 1,
-                 [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
-    HopperOption{"unroll", 0, 1, 1, [](HopperPlan& plan, int n) { plan.unrolled = n != 0; }},
-    HopperOption{"few", 0, 1, 1, [](HopperPlan& plan, int n) { plan.few = n != 0; }, kOfTiles},
-    HopperOption{"beside", 0, 4, 1, [](HopperPlan& plan, int n) { plan.beside = n; }, kOfTiles},
-    HopperOption{"shares", 0, 1, 1, [](HopperPlan& plan, int n) { plan.shares = n != 0; },
-                 kOfTiles},
-    HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
-    HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }, kOfPrefill},
-    HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; },
-                 kOfPrefill},
-    HopperOption{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
-    HopperOption{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; },
-                 kOfPrefill},
-    HopperOption{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
-    HopperOption{"ordered", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ordered = n != 0; }},
-    HopperOption{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
-    HopperOption{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; },
-                 kOfPrefill},
-};
-
-/// Applies the options to `plan` where there is one; what is wrong with them, for `kernel` where
-/// one is given, or "".
-std::string apply_hopper_options(std::string_view options, HopperPlan* plan,
-                                 std::optional<HopperKernel> kernel = std::nullopt) {
-  while (!options.empty()) {
-    const std::string_view word = options.substr(0, options.find(':'));
-    options.remove_prefix(std::min(options.size(), word.size() + 1));
-    const std::size_t equals = word.find('=');
-    const std::string_view name = word.substr(0, equals);
-    const auto option =
-        std::find_if(kHopperOptions.begin(), kHopperOptions.end(),
-                     [&](const HopperOption& o) { return o.name == name && o.is_of(kernel); });
-    if (option == kHopperOptions.end() || equals == std::string_view::npos) {
-      std::string known;
-      for (const HopperOption& o : kHopperOptions) {
-        if (o.is_of(kernel)) known += fmt::format("{}{}", known.empty() ? "" : ", ", o.name);
-      }
-      return fmt::format("'{}' is no option=number of it (known: {})", word, known);
-    }
-    int value = 0;
-    const char* const end = word.data() + word.size();
-    const auto read = std::from_chars(word.data() + equals + 1, end, value);
-    if (read.ec != std::errc{} || read.ptr != end || value < option->least ||
-        value > option->most || value % option->multiple != 0) {
-      return fmt::format(
-          "{}: {} to {}{} is possible", word, option->least, option->most,
-          option->multiple == 1 ? "" : fmt::format(" in steps of {}", option->multiple));
-    }
-    if (plan != nullptr) option->set(*plan, value);
-  }
-  return "";
-}
-
 /// Sets how many tiles' e4m3 products the tensor cores sum; why the tile cannot be, or "".
 std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
   const bool has_sums = has_e4m3_products(params) && params.fast_fp8_sums == 0;
   if (!has_sums) plan.sums = 0;
+  plan.apart = plan.apart && has_sums && plan.sums == 0;
   if (!has_e4m3_products(params)) {
     plan.promote = 0;
     return "";
@@ -449,6 +379,7 @@ std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
   if (params.fast_fp8_sums == 0 && plan.promote == 0) {
     plan.promote = std::max(kPromotedKeys / plan.tile.tile_n, 1);
   }
+  if (plan.apart) plan.promote = 1;
   if (by_pieces && plan.promote > 1) plan.promote = 1;
   return "";
 }
@@ -457,20 +388,15 @@ std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
 std::string sums_text(const attn::AttendParams& params, const HopperPlan& plan) {
   if (!has_e4m3_products(params)) return "";
   if (plan.promote == 0) return ", fast sums of 13 bits";
-  const std::string pieces =
-      plan.sums > 0 ? fmt::format(", {} columns at a time beside weights", plan.sums) : "";
+  const std::string pieces = plan.apart ? ", no tile beside another"
+                             : plan.sums > 0
+                                 ? fmt::format(", {} columns at a time beside weights", plan.sums)
+                                 : "";
   return fmt::format(", sums of {} keys promoted to f32{}", plan.promote * plan.tile.tile_n,
                      pieces);
 }
 
 }  // namespace
-
-std::string hopper_prefill_options_misfit(std::string_view options) {
-  return apply_hopper_options(options, nullptr, kOfPrefill);
-}
-std::string hopper_tiles_options_misfit(std::string_view options) {
-  return apply_hopper_options(options, nullptr, kOfTiles);
-}
 
 std::string hopper_ahead_misfit(const attn::AttendParams& params) {
   if (key_bytes(params) == 1) return "codes, which take all warps that could work ahead";
@@ -550,6 +476,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.sums = choice.sums;
+  plan.apart = choice.apart;
   plan.fixed_base = choice.fixed_base || (is_prompt_of_level_2(params) && params.head_size > 64);
   plan.keep_columns = keeps_columns(params);
   plan.group = group_of(params);

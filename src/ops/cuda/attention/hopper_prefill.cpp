@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/hopper_options.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -254,7 +255,9 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
   // In the loop over tiles that nobody masks there are none.
   if (has_int8_scores(params) && plan.unrolled) return 256;
-  if (key_bytes(params) == 1) return plan.scales_first ? 128 : plan.unrolled ? 64 : 48;
+  if (key_bytes(params) == 1 && plan.scales_first) return 128;
+  if (key_bytes(params) == 1 && params.score.window_left >= 0) return 184;
+  if (key_bytes(params) == 1) return plan.unrolled ? (plan.apart ? 144 : 64) : 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
@@ -312,6 +315,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
   if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));
   if (plan.unrolled) kernel.spec.constants.emplace_back("bool kUnrolled", spec_flag(true));
+  if (plan.apart) kernel.spec.constants.emplace_back("bool kApart", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);

@@ -211,28 +211,44 @@ TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities,
 
 TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they may be fast") {
   CHECK(plan_text(codes(64, 64)) == "192x96");
-  CHECK(plan_text(codes(80, 80)) == "192x96");
-  CHECK(plan_text(codes(96, 96)) == "192x96");
+  CHECK(plan_text(codes(80, 80)) == "192x160");
+  CHECK(plan_text(codes(96, 96)) == "192x128");
   CHECK(plan_text(codes()) == "128x96");
   CHECK(plan_text(codes(256, 256)) == "128x64");
-  CHECK(plan_text(codes(64, 64, 16)) == "192x128");
-  CHECK(plan_text(codes(96, 96, 16)) == "192x96");
-  CHECK(plan_text(codes(128, 128, 16)) == "192x96");
+  CHECK(plan_text(codes(64, 64, 16)) == "192x192");
+  CHECK(plan_text(codes(96, 96, 16)) == "192x128");
+  CHECK(plan_text(codes(128, 128, 16)) == "192x128");
   CHECK(plan_text(codes(192, 128, 16)) == "128x96");
   CHECK(plan_text(codes(256, 256, 16)) == "128x96");
-  // Pieces beside weights: each tile's sums start anew.
-  for (const auto& [columns, v_columns] : {std::pair{64, 64}, {96, 96}, {128, 128}, {256, 256}}) {
+  // Each tile's sums start anew, in the registers of scores or by pieces beside weights.
+  for (const int columns : {64, 96, 128, 256}) {
     CAPTURE(columns);
-    const HopperPlan plan = hopper_plan(codes(columns, v_columns, 16).params);
-    CHECK(plan.sums == 32);
+    Problem problem = codes(columns, columns, 16);
+    const HopperPlan plan = hopper_plan(problem.params);
+    CHECK(plan.apart == (columns <= 128));
+    CHECK(plan.sums == (columns <= 128 ? 0 : 32));
+    CHECK(plan.ping_pong == plan.apart);
     CHECK(plan.promote == 1);
     CHECK(plan.fixed_base);
-    CHECK(plan.unrolled == (columns <= 128));
+    CHECK(plan.unrolled == (columns == 128));
+    problem.params.score.window_left = 1023;
+    const HopperPlan window = hopper_plan(problem.params);
+    CHECK_FALSE(window.apart);
+    CHECK(window.sums == 32);
   }
-  CHECK(hopper_plan(codes(80, 80).params).sums == 32);
-  CHECK(hopper_plan(codes(80, 80).params).unrolled);
+  CHECK(hopper_plan(codes(80, 80).params).apart);
+  CHECK_FALSE(hopper_plan(codes(80, 80).params).unrolled);
+  Problem images = codes(80, 80);  // windows of an encoder
+  images.params.score.window_right = -1;
+  images.params.max_query_len = 64;
+  CHECK_FALSE(hopper_plan(images.params).apart);
+  CHECK(hopper_plan(images.params).sums == 32);
+  CHECK(hopper_plan(images.params).unrolled);
+  CHECK_FALSE(hopper_plan(codes().params).apart);
   CHECK_FALSE(hopper_plan(codes().params).unrolled);
   CHECK(hopper_plan(codes(128, 128, 16).params, "promote=4").promote == 1);
+  CHECK_FALSE(hopper_plan(codes(128, 128, 16).params, "sums=64").apart);
+  CHECK_FALSE(hopper_plan(Problem().params, "apart=1").apart);
   // 32 columns are no several pieces of 32, and no wider ones.
   CHECK(plan_text(codes(32, 32, 16)) == "192x96");
   for (const Problem& problem : {codes(32, 32, 16), codes(192, 128, 16), codes()}) {
@@ -240,7 +256,7 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they 
     CHECK(hopper_plan(problem.params).promote == 2);
     CHECK(hopper_plan(problem.params, "promote=4").promote == 4);
   }
-  CHECK(hopper_plan(codes(128, 128, 16).params, "sums=0:promote=4").promote == 4);
+  CHECK(hopper_plan(codes(128, 128, 16).params, "apart=0:sums=0:promote=4").promote == 4);
   const HopperPlan pieces =
       hopper_plan(codes(128, 128, 16).params, "consumers=2:tile_n=160:sums=64");
   CHECK(pieces.sums == 64);
@@ -252,7 +268,9 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they 
       std::string::npos);
   Problem fast = codes();
   fast.params.fast_fp8_sums = 1;
-  CHECK(plan_text(fast) == "128x192");
+  CHECK(plan_text(fast) == "192x96");
+  CHECK(hopper_plan(fast.params).unrolled);
+  CHECK_FALSE(hopper_plan(fast.params, "apart=1").apart);
   CHECK(hopper_plan(fast.params).promote == 0);
   CHECK(hopper_plan(fast.params, "sums=64").sums == 0);
   CHECK(hopper_plan(fast.params).reason.find(", fast sums of 13 bits: ") != std::string::npos);
@@ -292,8 +310,8 @@ TEST_CASE("boxes of e4m3 have lines of twice the elements") {
   };
   CHECK(box(codes()) == "128 96 1 1");
   CHECK(box(codes(64, 64)) == "64 96 1 1");
-  CHECK(box(codes(96, 96)) == "32 96 3 1");
-  CHECK(box(codes(80, 80)) == "32 96 1");
+  CHECK(box(codes(96, 96)) == "32 128 3 1");
+  CHECK(box(codes(80, 80)) == "32 160 1");
   CHECK(box(codes(256, 256)) == "128 64 2 1");
   CHECK(box(codes(128, 128, 16)) == "128 8 1 2 1");
   CHECK(box(converted(128, 128, 16)) == "128 8 1 2 1");
@@ -384,48 +402,6 @@ TEST_CASE("persistent CTAs do every item once, and none of them has only the hea
       CHECK(most - least <= items);
     }
   }
-}
-
-TEST_CASE("options behind the Hopper kernel's name override its plan, and wrong ones are told") {
-  CHECK(plan_text(Problem(), "tile_n=64:consumers=2") == "128x64");
-  const HopperPlan plan =
-      hopper_plan(Problem().params, "stages=3:persistent=1:ping_pong=1:fixed_base=1:group=5");
-  CHECK(plan.tile.stages == 3);
-  CHECK(plan.persistent);
-  CHECK(plan.ping_pong);
-  CHECK(plan.fixed_base);
-  CHECK(plan.group == 5);
-  CHECK(plan.reason.find("as asked for") != std::string::npos);
-  CHECK(hopper_prefill_options_misfit("tile_n=80:stages=4") == "");
-  CHECK(hopper_prefill_options_misfit("tile_n=70") ==
-        "tile_n=70: 64 to 256 in steps of 16 is possible");
-  CHECK(hopper_prefill_options_misfit("stages=5") == "stages=5: 2 to 4 is possible");
-  CHECK(hopper_prefill_options_misfit("stages=3x") == "stages=3x: 2 to 4 is possible");
-  CHECK(hopper_prefill_options_misfit("stage=3").find(
-            "'stage=3' is no option=number of it (known: ") == 0);
-  CHECK(hopper_prefill_options_misfit("reverse").find("'reverse' is no option=number of it") == 0);
-  CHECK(forced_options_misfit("hopper_prefill") == "");
-  CHECK(forced_options_misfit("hopper_prefill:reverse=1") == "");
-  CHECK(forced_options_misfit("prefill:reverse=1") == "it has no options");
-}
-
-TEST_CASE("options that are of the other Hopper kernel alone are told") {
-  for (const char* of_tiles : {"few=1", "beside=2", "shares=0"}) {
-    CAPTURE(of_tiles);
-    CHECK(hopper_tiles_options_misfit(of_tiles) == "");
-    CHECK(hopper_prefill_options_misfit(of_tiles).find(
-              fmt::format("'{}' is no option", of_tiles)) == 0);
-  }
-  for (const char* of_prefill :
-       {"consumers=2", "line=64", "ping_pong=1", "late_output=1", "fixed_base=1", "reverse=1",
-        "group=2", "cap=1", "one_base=1", "fit=1"}) {
-    CAPTURE(of_prefill);
-    CHECK(hopper_prefill_options_misfit(of_prefill) == "");
-    CHECK(forced_options_misfit(fmt::format("hopper_tiles:{}", of_prefill))
-              .find(fmt::format("'{}' is no option", of_prefill)) == 0);
-  }
-  CHECK(hopper_tiles_options_misfit("cap=1").find("beside") != std::string::npos);
-  CHECK(hopper_prefill_options_misfit("beside=1").find("beside,") == std::string::npos);
 }
 
 TEST_CASE("the Hopper kernel runs where it fits, and with options where it is forced") {

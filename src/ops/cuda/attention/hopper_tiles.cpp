@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/hopper_options.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
