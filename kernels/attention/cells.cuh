@@ -31,16 +31,18 @@ __device__ __forceinline__ const unsigned char* sector_of(const unsigned char* b
                                                 ~31ull);
 }
 
-/// Copies of the cells of 16 keys and of their values by one warp, 16 bytes a lane. A tile holds
-/// the sectors in the order of the lanes, its values behind its keys.
+/// Copies of the cells of 16 keys and of their values by kThreads threads, 16 bytes each. A tile
+/// holds the sectors in the order of the threads, its values behind its keys. Several heads whose
+/// cells follow each other are one cell of as many columns here; their first one starts on a
+/// multiple of 4 bytes for each of them.
 /// Why sectors: the second-level cache gives out whole ones, and one whose halves go to different
 /// 32 bytes of shared memory twice. Of cells of 132 bytes 5 sectors a row then pass instead of the
 /// 7.3 of a tile whose rows start on multiples of 16 bytes (counted by ncu on an H200).
-template <int kColumns, int kVColumns>
+template <int kColumns, int kVColumns, int kThreads>
 class CellCopies {
  public:
-  __device__ __forceinline__ CellCopies(const Side& key, const Side& value, int lane)
-      : lane_(lane) {
+  __device__ __forceinline__ CellCopies(const Side& key, const Side& value, int thread)
+      : thread_(thread) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const Side& side = is_key(i) ? key : value;
@@ -55,18 +57,18 @@ class CellCopies {
                                         int valid_rows, u32 to) const {
     keys = sector_of(keys);
     values = sector_of(values);
-    to += lane_ * 16;
+    to += thread_ * 16;
     if (valid_rows >= kRows) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        copy_async<16>(to + i * 512, (is_key(i) ? keys : values) + offsets_[i]);
+        copy_async<16>(to + i * kThreads * 16, (is_key(i) ? keys : values) + offsets_[i]);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const bool valid = row_of(i) < valid_rows;
         const unsigned char* from = is_key(i) ? keys : values;
-        copy_async<16>(to + i * 512, from + (valid ? offsets_[i] : 0), valid);
+        copy_async<16>(to + i * kThreads * 16, from + (valid ? offsets_[i] : 0), valid);
       }
     }
   }
@@ -74,22 +76,30 @@ class CellCopies {
  private:
   static constexpr int kRows = 16;
   /// Pieces of 16 bytes between rows of a tile: twice an odd number, so that 16 rows are copied by
-  /// whole warps. What lies behind the sectors of a row gets its last piece once more.
+  /// whole warps, and 32 by pairs of them. What lies behind the sectors of a row gets its last
+  /// piece once more.
   static constexpr int kPieces = decode_pitch(kColumns, 1, true) / 16;
   static constexpr int kValuePieces = decode_pitch(kVColumns, 1, true) / 16;
-  static constexpr int kKeyCount = kRows * kPieces / 32;
-  static constexpr int kCount = kKeyCount + kRows * kValuePieces / 32;  // of a lane
+  static constexpr int kKeyPieces = kRows * kPieces;
+  static constexpr int kCount = (kKeyPieces + kRows * kValuePieces) / kThreads;  // of a thread
+  static_assert(kCount * kThreads == kKeyPieces + kRows * kValuePieces);
 
-  __device__ __forceinline__ static constexpr bool is_key(int i) { return i < kKeyCount; }
+  __device__ __forceinline__ int index_of(int i) const { return i * kThreads + thread_; }
+  /// Known when this is compiled, but where a run of all threads has the last keys and the first
+  /// values; the same for a whole warp.
+  __device__ __forceinline__ bool is_key(int i) const {
+    if ((i + 1) * kThreads <= kKeyPieces) return true;
+    return i * kThreads < kKeyPieces && index_of(i) < kKeyPieces;
+  }
   __device__ __forceinline__ int row_of(int i) const {
-    return is_key(i) ? (i * 32 + lane_) / kPieces : ((i - kKeyCount) * 32 + lane_) / kValuePieces;
+    return is_key(i) ? index_of(i) / kPieces : (index_of(i) - kKeyPieces) / kValuePieces;
   }
   __device__ __forceinline__ int piece_of(int i) const {
-    return is_key(i) ? smaller((i * 32 + lane_) % kPieces, kColumns / 16 + 1)
-                     : smaller(((i - kKeyCount) * 32 + lane_) % kValuePieces, kVColumns / 16 + 1);
+    return is_key(i) ? smaller(index_of(i) % kPieces, kColumns / 16 + 1)
+                     : smaller((index_of(i) - kKeyPieces) % kValuePieces, kVColumns / 16 + 1);
   }
 
-  int lane_;
+  int thread_;
   u32 offsets_[kCount];  // from the first row of their side on
 };
 

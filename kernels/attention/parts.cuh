@@ -18,20 +18,22 @@
 
 namespace attn {
 
-/// Place of a CTA in a grid of x = requests * parts * row tiles * KV heads, the head fastest.
+/// Place of a CTA in a grid of x = requests * parts * row tiles * KV heads, the head fastest, or of
+/// groups of `group` KV heads; kv_head is the first one of the CTA.
 struct GridPlace {
   int request;
   int part;
   int row_tile;
   int kv_head;
 };
-__device__ __forceinline__ GridPlace grid_place(const AttendParams& params, int parts) {
-  const auto heads = static_cast<unsigned>(params.num_kv_heads);
+__device__ __forceinline__ GridPlace grid_place(const AttendParams& params, int parts,
+                                                int group = 1) {
+  const auto heads = static_cast<unsigned>(params.num_kv_heads / group);
   const unsigned rest = blockIdx.x / heads;
   const unsigned tiles =
       gridDim.x / heads / static_cast<unsigned>(params.num_requests) / static_cast<unsigned>(parts);
   GridPlace place;
-  place.kv_head = static_cast<int>(blockIdx.x % heads);
+  place.kv_head = static_cast<int>(blockIdx.x % heads) * group;
   place.row_tile = static_cast<int>(rest % tiles);
   place.part = static_cast<int>(rest / tiles % static_cast<unsigned>(parts));
   place.request =

@@ -17,16 +17,22 @@
 // once for up to 128 rows, and a step costs a barrier of those warps. They are a stream; streams
 // interleave as single warps do.
 //
+// Where every token and head has a scale, cells of neighbouring KV heads share sectors of the
+// cache, and CTAs of single heads drift apart until all of them are read twice. So kHeads heads may
+// share a ring, whose rows have the cells of all of them, with a warp for each: they are a stream
+// too, copy its steps together and meet at every one of them.
+//
 // At the end of the loop the rings become the place of the warps' outputs: hence the barrier there.
 //
 // The loop is in this file; shape.cuh has the sizes and the places in shared memory, loads.cuh the
 // way of keys and values into the rings, products.cuh a step of 16 keys, outputs.cuh the end.
 //
 // Config: as prefill's, with kStages (steps a stream has under way or in work) instead of kTileN,
-// kCells (keys and values with a scale each lie in cells, cells.cuh), kRowWarps (of a stream) and
-// kTransposed (no tile has more than 8 rows, transposed.cuh); kMinCtas counts CTAs per
-// multiprocessor. Of int8 scores (semantics §11.4) it has kInt8Value too, kv_rows.cuh. Part: see
-// parts.cuh.
+// kCells (keys and values with a scale each lie in cells, cells.cuh), kRowWarps (of a head in a
+// stream), kHeads (KV heads of a CTA; more than 1 for decode, decode_splits and decode_segments
+// over cells that follow each other, without kRowWarps) and kTransposed (no tile has more than 8
+// rows, transposed.cuh); kMinCtas counts CTAs per multiprocessor. Of int8 scores (semantics §11.4)
+// it has kInt8Value too, kv_rows.cuh. Part: see parts.cuh.
 #pragma once
 
 #include "kernels/attention/decode/outputs.cuh"
@@ -45,6 +51,7 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::copy_step;
   using Outputs::factors;
   using Outputs::first_row;
+  using Outputs::kAllRows;
   using Outputs::kCodes;
   using Outputs::kDistance;
   using Outputs::key;
@@ -72,6 +79,7 @@ struct Decode : DecodeOutputs<Config, Part> {
   using Outputs::sync_stream;
   using Outputs::thread;
   using Outputs::tile;
+  using Outputs::tile_of;
   using Outputs::value;
   using typename Outputs::Copies;
   using typename Outputs::Format;
@@ -88,11 +96,15 @@ struct Decode : DecodeOutputs<Config, Part> {
   int early;  // kIsShared: early_entries() of this lane, of a part that begins at key 0
 
   __device__ void describe_rows(KeyInterval run) {
-    for (int r = thread; r < kRows; r += kThreads) {
-      const Row row = describe_row(params, tile, run, r);
-      rows()[r] = row;
-      sinks()[r] =
-          part.with_sink() ? sink_of_row(params, tile, Config::kAlibi, row, r) * kLog2E : kNegInf;
+    for (int i = thread; i < Config::kHeads * kRows; i += kThreads) {
+      const int head = Config::kHeads == 1 ? 0 : i / kRows;
+      const RowTile& of = tile_of(head);
+      const int r = i - head * kRows;
+      const int at = head * kTileM + r;
+      const Row row = describe_row(params, of, run, r);
+      rows()[at] = row;
+      sinks()[at] =
+          part.with_sink() ? sink_of_row(params, of, Config::kAlibi, row, r) * kLog2E : kNegInf;
     }
   }
 
@@ -119,8 +131,8 @@ struct Decode : DecodeOutputs<Config, Part> {
     wait_copy_groups<Config::kStages - 1>();
     __syncthreads();
     if constexpr (kConvertsQuery<Config>) {
-      convert_query_rows<Config, kTileM, kQueryPitch, kThreads>(memory + kLayout.query, factors(),
-                                                                thread);
+      convert_query_rows<Config, kAllRows, kQueryPitch, kThreads>(memory + kLayout.query, factors(),
+                                                                  thread);
       __syncthreads();
     }
   }
@@ -140,7 +152,7 @@ struct Decode : DecodeOutputs<Config, Part> {
     Pages pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
                 begin_key + shared_stream() * kKeys, end_key, 0, early};
     if (!kIsShared<Part> || begin_key != 0) pages.start();
-    const Copies copies(key, value, lane);
+    const Copies copies(key, value, thread % Outputs::kCopyThreads);
     start_copies(run, pages, copies);
     await_query();
     const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kRows);
@@ -187,9 +199,10 @@ __device__ __forceinline__ Decode<Config, Part> decode_work(
     const AttendParams& params, const Part& part, unsigned char* memory, const RowTile& tile,
     const RowTile& same, const Int8CacheWriteParams* save = nullptr, int early = 0) {
   const int thread = static_cast<int>(threadIdx.x);
+  const int head = thread / 32 % kStreamWarpsOf<Config> / Config::kRowWarps;
   return {{{{{params, part, memory, tile, key_side<Config>(params, same),
               value_side<Config>(params, same), thread, thread % 32, thread / 32}},
-            key_scale<Config>(params, same.kv_head),
+            key_scale<Config>(params, same.kv_head + head),
             value_scale<Config>(params, same.kv_head)}},
           save,
           early};
@@ -217,7 +230,7 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
   extern __shared__ DecodeMemory decode_memory[];
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
-  __shared__ float2 states[Work::kStreams * Work::kTileM];
+  __shared__ float2 states[Work::kStreams * Work::kAllRows];
   fetch_page_table<Config>(params, place.request);
   const RowTile mine = row_tile_now(params, place.request, place.kv_head,
                                     place.row_tile * Work::kTileM, Work::kTileM);
@@ -234,7 +247,7 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode(const __grid_constant__ AttendParams params) {
-  const GridPlace place = grid_place(params, 1);
+  const GridPlace place = grid_place(params, 1, Config::kHeads);
   const WholeRequest part{};
   decode_part<Config>(params, part, place);
 }
@@ -244,7 +257,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode_splits(const __grid_constant__ AttendParams params,
                   const __grid_constant__ SplitParams split) {
   allow_next_kernel();
-  const GridPlace place = grid_place(params, split.num_splits);
+  const GridPlace place = grid_place(params, split.num_splits, Config::kHeads);
   const OneSplit part{split, place.part};
   decode_part<Config>(params, part, place);
 }
@@ -276,7 +289,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode_segments(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SegmentParams segments) {
   allow_next_kernel();
-  const GridPlace place = grid_place(params, segments.num_segments);
+  const GridPlace place = grid_place(params, segments.num_segments, Config::kHeads);
   const int seq_len = params.seq_lens[place.request];
   if (place.part >= num_active_segments(seq_len, segments.num_segments, segments.tile)) return;
   const OneSegment part{segments, place.part};

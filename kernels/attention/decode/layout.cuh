@@ -7,16 +7,21 @@
 
 namespace attn {
 
+/// Of the scale behind the codes of a cell (cells.cuh).
+constexpr int kCellScaleBytes = 4;
+
 /// Bytes between rows of a tile of keys or values of `element_bytes` each, 2, or 1 for codes;
-/// `cells`: rows are those of cells.cuh, up to 28 bytes before the codes and 4 of the scale behind
-/// them. Why whole sectors of 32 bytes: the L2 sends a sector twice if its halves go to different
-/// 32 bytes of shared memory, which costs more than the bank conflicts of two rows at a time do.
-/// Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, B64 S8192, GB/s with rows an odd
-/// number of 16 bytes apart and with these: bf16 4132 and 4313, e4m3 3830 and 4028, e4m3 with a
-/// scale per token and head 3061 and 3277. Why an odd number: four rows then lie in different
-/// banks. Rows of 16-bit elements that are whole lines lie next to each other: tile_offset()
-/// (products.cuh) puts their pieces in different banks, and an eighth of the memory is saved.
-ATTN_FN constexpr int decode_pitch(int columns, int element_bytes, bool cells) {
+/// `cells`: rows are those of cells.cuh, 4 bytes of a scale behind the codes of each of `heads`
+/// heads, and bytes before them, no more than 32 in all. Why whole sectors of 32 bytes: the L2
+/// sends a sector twice if its halves go to different 32 bytes of shared memory, which costs more
+/// than the bank conflicts of two rows at a time do. Measured on one NVIDIA H200, 2026-11-21, 32/8
+/// heads, D128, B64 S8192, GB/s with rows an odd number of 16 bytes apart and with these: bf16 4132
+/// and 4313, e4m3 3830 and 4028, e4m3 with a scale per token and head 3061 and 3277. Why an odd
+/// number: four rows then lie in different banks. Rows of 16-bit elements that are whole lines lie
+/// next to each other: tile_offset() (products.cuh) puts their pieces in different banks, and an
+/// eighth of the memory is saved.
+ATTN_FN constexpr int decode_pitch(int columns, int element_bytes, bool cells, int heads = 1) {
+  columns *= heads;
   if (element_bytes == 2 && columns * 2 % kLineBytes == 0) return columns * 2;
   const int sectors = (columns * element_bytes + (cells ? 32 : 0) + 31) / 32;
   return (sectors | 1) * 32;
@@ -41,13 +46,14 @@ struct DecodeLayout {
 };
 
 /// `element_bytes` of a key: 2, or 1 for codes; `value_bytes` the same of a value; `cells`: rows
-/// are those of cells.cuh.
+/// are those of cells.cuh; `warps` that have a ring, in which a row has the cells of `heads` heads,
+/// and `row_blocks` of all of them.
 ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stages, int head_size,
                                              int v_head_size, int element_bytes, int value_bytes,
-                                             bool cells) {
+                                             bool cells, int heads = 1) {
   const int query_pitch = (head_size + 15) / 16 * 32 + 16;
-  const int pitch = decode_pitch(head_size, element_bytes, cells);
-  const int value_pitch = decode_pitch(v_head_size, value_bytes, cells);
+  const int pitch = decode_pitch(head_size, element_bytes, cells, heads);
+  const int value_pitch = decode_pitch(v_head_size, value_bytes, cells, heads);
   DecodeLayout layout{};
   layout.sinks = layout.rows + row_blocks * 16 * 16;
   layout.factors = layout.sinks + row_blocks * 16 * 4;

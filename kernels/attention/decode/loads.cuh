@@ -50,6 +50,7 @@ struct RowCopies {
 template <class Config, class Part>
 struct DecodeLoads : DecodeShape<Config, Part> {
   using Shape = DecodeShape<Config, Part>;
+  using Shape::kAllRows;
   using Shape::kCells;
   using Shape::kElementBytes;
   using Shape::key;
@@ -59,6 +60,7 @@ struct DecodeLoads : DecodeShape<Config, Part> {
   using Shape::kQueryPitch;
   using Shape::kRows;
   using Shape::kStreams;
+  using Shape::kStreamWarps;
   using Shape::kThreads;
   using Shape::kTileM;
   using Shape::kValueBytes;
@@ -69,6 +71,7 @@ struct DecodeLoads : DecodeShape<Config, Part> {
   using Shape::stage;
   using Shape::thread;
   using Shape::tile;
+  using Shape::tile_of;
   using Shape::value;
   using Shape::warp;
   using typename Shape::Format;
@@ -76,7 +79,12 @@ struct DecodeLoads : DecodeShape<Config, Part> {
   /// From one step of a stream to its next, in keys.
   static constexpr int kDistance = kKeys * kStreams * kSharersOf<Part>;
   using Pages = PageWindow<Config, kDistance>;
-  using Copies = Choose<kCells, CellCopies<Config::kHeadSize, Config::kVHeadSize>, RowCopies>;
+  /// Threads that copy a step of a stream together.
+  static constexpr int kCopyThreads = Config::kHeads * 32;
+  using Copies = Choose<kCells,
+                        CellCopies<Config::kHeads * Config::kHeadSize,
+                                   Config::kHeads * Config::kVHeadSize, kCopyThreads>,
+                        RowCopies>;
 
   /// The keys of the part that rows of the tile see, and perhaps some more: known before the rows
   /// are described. Those of the first and the last row bound those of the rows between, but for
@@ -99,11 +107,15 @@ struct DecodeLoads : DecodeShape<Config, Part> {
 
   /// Starts the copy of the queries; clears the padding of queries and of the keys of all stages.
   __device__ void copy_query() {
-    copy_query_rows<Config, kRows, kQueryPitch, kThreads>(
-        params, tile, shared_address(memory + kLayout.query), thread);
-    clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
+#pragma unroll
+    for (int head = 0; head < Config::kHeads; ++head) {
+      copy_query_rows<Config, kRows, kQueryPitch, kThreads>(
+          params, tile_of(head),
+          shared_address(memory + kLayout.query) + head * kTileM * kQueryPitch, thread);
+    }
+    clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kAllRows, thread,
                                                      kThreads);
-    for (int i = 0; i < Config::kStages && warp % Config::kRowWarps == 0; ++i) {
+    for (int i = 0; i < Config::kStages && warp % kStreamWarps == 0; ++i) {
       clear_padding<Config::kHeadSize, kElementBytes, kPitch>(stage(i), kKeys, lane, 32);
     }
   }

@@ -12,6 +12,7 @@ template <class Config, class Part>
 struct DecodeOutputs : DecodeProducts<Config, Part> {
   using Products = DecodeProducts<Config, Part>;
   using Products::first_row;
+  using Products::kAllRows;
   using Products::kColumnBlocks;
   using Products::kStreams;
   using Products::kThreads;
@@ -27,6 +28,7 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
   using Products::stream;
   using Products::thread;
   using Products::tile;
+  using Products::tile_of;
   using Products::value_factor;
   using typename Products::Format;
   using typename Products::Output;
@@ -42,7 +44,7 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
         const int row = first_row() + m * 16 + Place::row(half);
         const float sum = sum_of_row<Place>(state.sum[m][half]);
         if (Place::key(0, 0) == 0) {
-          states[stream() * kTileM + row] = make_float2(state.base[m][half], sum);
+          states[stream() * kAllRows + row] = make_float2(state.base[m][half], sum);
         }
         store_columns(o[m], half, output_of(stream(), row));
       }
@@ -82,26 +84,27 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
   }
 
   /// The state of a row over all streams, with its sink, and the factor of each stream's output.
+  /// `row` counts those of all heads.
   struct StreamWeights {
     float base;
     float sum;
     float of[kStreams];
   };
-  __device__ StreamWeights weigh_streams(int row, const float2* states) {
+  __device__ StreamWeights weigh_streams(int row, float scale, const float2* states) {
     StreamWeights weights;
     float base = kNegInf;
 #pragma unroll
-    for (int w = 0; w < kStreams; ++w) base = fmaxf(base, states[w * kTileM + row].x);
+    for (int w = 0; w < kStreams; ++w) base = fmaxf(base, states[w * kAllRows + row].x);
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < kStreams; ++w) {
-      const float2 state = states[w * kTileM + row];
+      const float2 state = states[w * kAllRows + row];
       weights.of[w] = weight_of_base(state.x, base);
       sum += state.y * weights.of[w];
     }
     float factor = add_sink(sinks()[row], base, sum, weight_of_base);
     // Why the scale of the values here: once for a sum instead of once for every value.
-    if constexpr (!Format::kScaled) factor *= value_factor;
+    if constexpr (!Format::kScaled) factor *= scale;
     if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
 #pragma unroll
     for (int w = 0; w < kStreams; ++w) weights.of[w] *= factor;
@@ -121,16 +124,26 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
   /// output = sum over streams of their output * their factor, four columns a thread at a time. Why
   /// every thread weighs the streams: a barrier behind a thread for each row would cost more.
   __device__ void store(const float2* states) {
+    store_head(tile, 0, value_factor, states);
+#pragma unroll 1
+    for (int head = 1; head < Config::kHeads; ++head) {
+      const RowTile& of = tile_of(head);
+      store_head(of, head * kTileM, value_scale<Config>(params, of.kv_head), states);
+    }
+  }
+  /// The same for the rows of one head, which lie from `first` on.
+  __device__ __forceinline__ void store_head(const RowTile& of, int first, float scale,
+                                             const float2* states) {
     constexpr int kQuads = Config::kVHeadSize / 4;
-    for (int i = thread; i < tile.num_rows * kQuads; i += kThreads) {
+    for (int i = thread; i < of.num_rows * kQuads; i += kThreads) {
       const int row = i / kQuads;
       const int column = i % kQuads * 4;
-      const StreamWeights weights = weigh_streams(row, states);
+      const StreamWeights weights = weigh_streams(first + row, scale, states);
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
       for (int w = 0; w < kStreams; ++w) {
         const float weight = weights.of[w];
-        const float4 o = *reinterpret_cast<const float4*>(output_of(w, row) + column);
+        const float4 o = *reinterpret_cast<const float4*>(output_of(w, first + row) + column);
         sum.x += o.x * weight;
         sum.y += o.y * weight;
         sum.z += o.z * weight;
@@ -140,10 +153,10 @@ struct DecodeOutputs : DecodeProducts<Config, Part> {
       if constexpr (requires { Part::kSendsStates; }) {
         part.send_state(row, i % kQuads, weights.base, weights.sum);
       } else if (column == 0) {
-        part.template store_state<Config>(params, tile, row, weights.base, weights.sum,
-                                          rows()[row]);
+        part.template store_state<Config>(params, of, row, weights.base, weights.sum,
+                                          rows()[first + row]);
       }
-      part.template store_values<Config>(params, tile, row, column, sum);
+      part.template store_values<Config>(params, of, row, column, sum);
     }
   }
 };

@@ -10,6 +10,7 @@ namespace attn {
 template <class Config, class Part>
 struct DecodeProducts : DecodeLoads<Config, Part> {
   using Loads = DecodeLoads<Config, Part>;
+  using Loads::head;
   using Loads::kCells;
   using Loads::kCodes;
   using Loads::kColumnBlocks;
@@ -27,7 +28,7 @@ struct DecodeProducts : DecodeLoads<Config, Part> {
   using Loads::rows_of_warp;
   using Loads::shift_of;
   using Loads::stage;
-  using Loads::sync_stream;
+  using Loads::sync_head;
   using Loads::thread;
   using Loads::value;
   using typename Loads::Format;
@@ -40,14 +41,18 @@ struct DecodeProducts : DecodeLoads<Config, Part> {
   float key_factor;  // key_scale(), value_scale()
   float value_factor;
 
+  /// From the first head of a step to that of this warp.
+  __device__ u32 head_offset(int columns) const { return head() * (columns + kCellScaleBytes); }
+
   /// NaN and infinity in a step with masked keys: added to the rows that see them, then cleared. By
-  /// the warps of a stream, which all find the same; int8 values have neither.
+  /// the warps of a head, which all find the same; int8 values have neither.
   template <class Values>
   __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
                                    Output& o) {
     constexpr Element kStored = kValueCodes ? kStoredValue<Config> : Format::kValue;
     if constexpr (kStored == Element::kI8) return;
     constexpr int kBytes = Config::kVHeadSize * kValueBytes;
+    if constexpr (Config::kHeads > 1) tile_of_values += head_offset(Config::kVHeadSize);
     const Shift shift = shift_of(value);
     if (!__any_sync(0xFFFFFFFFu, find_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys,
                                                                               lane, 32, shift))) {
@@ -58,10 +63,10 @@ struct DecodeProducts : DecodeLoads<Config, Part> {
     } else {
       accumulate_nonfinite<Format::kValue, kKeys / 8>(rows_of_warp(), key_at, values, o);
     }
-    sync_stream();
+    sync_head();
     clear_nonfinite<kStored, kBytes, kValuePitch>(
         tile_of_values, kKeys, thread % (Config::kRowWarps * 32), Config::kRowWarps * 32, shift);
-    sync_stream();
+    sync_head();
   }
 
   /// One step of 16 keys from its operands: S = Q @ K^T, scale, mask, P = 2^(S - base), O += P @ V.
@@ -112,8 +117,12 @@ struct DecodeProducts : DecodeLoads<Config, Part> {
   __device__ void attend_codes(int step, int key_at, bool masked, const Query& query,
                                const ScoreScale& scale, const RowScale& row_scale, State& state,
                                Output& o) {
-    const u32 at = shared_address(stage(step));
-    const u32 value_at = at + kLayout.value;
+    u32 at = shared_address(stage(step));
+    u32 value_at = at + kLayout.value;
+    if constexpr (Config::kHeads > 1) {
+      at += head_offset(Config::kHeadSize);
+      value_at += head_offset(Config::kVHeadSize);
+    }
     const int row = lane / 4;
     const int pair = lane % 4 * 2;
     const Shift key_shift = shift_of(key);

@@ -13,6 +13,12 @@
 namespace attnbench::cuda {
 namespace {
 
+/// Warps of a CTA that puts parts together: a row each, or, from so many parts on, all for one row.
+constexpr int kCombineWarps = 4;
+constexpr int kWideCombineWarps = 8;
+constexpr int kWideCombineParts = 9;
+constexpr int kLanes = 32;
+
 /// Announces the call, for those who record decisions, and launches what is chosen for it: that.
 const AttendCandidate& run_attend(Launcher& launcher, const AttendCall& call) {
   launcher.note_attend(call);
@@ -22,6 +28,25 @@ const AttendCandidate& run_attend(Launcher& launcher, const AttendCall& call) {
 }
 
 }  // namespace
+
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
+                            std::int64_t most_parts) {
+  const bool wide = parts >= kWideCombineParts;
+  const int warps = wide ? kWideCombineWarps : kCombineWarps;
+  AttendKernel kernel;
+  kernel.spec.source = "attention/combine.cuh";
+  kernel.spec.function = "attn::" + entry;
+  kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
+                           {"int kVHeadSize", std::to_string(params.v_head_size)},
+                           {"int kWarps", std::to_string(warps)},
+                           {"int kRowWarps", std::to_string(wide ? warps : 1)},
+                           {"bool kFewParts", spec_flag(most_parts <= kLanes)}};
+  kernel.spec.name =
+      fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
+  kernel.tile_rows = wide ? 1 : warps;
+  kernel.threads = warps * 32;
+  return kernel;
+}
 
 void attend(Launcher& launcher, const attn::AttendParams& params) {
   run_attend(launcher, {AttendOperation::kWhole, &params});

@@ -195,6 +195,47 @@ TEST_CASE("codes and scales are copied together only where every scale lies behi
   CHECK(plain.cells() == "false");
 }
 
+TEST_CASE("pairs of heads share a ring where their cells follow each other and fill the device") {
+  const Target target = target_of_sm(90);
+  const auto heads = [&](const CellForm& form, int parts, const char* entry, int wanted = 0) {
+    return constant_of(
+        decode_kernel(target, form.params, {.entry = entry, .parts = parts, .heads = wanted}),
+        "kHeads");
+  };
+  CellForm form;
+  CHECK(heads(form, 34, "decode_splits") == "2");
+  // 132 and 120 pairs for 132 multiprocessors pay for long parts.
+  CHECK(heads(form, 33, "decode_splits") == "1");
+  form.params.kv.block_table_stride = 30 * 2048 / 16;
+  CHECK(heads(form, 33, "decode_splits") == "1");
+  CHECK(heads(form, 30, "decode_segments") == "2");
+  CHECK(heads(form, 29, "decode_segments") == "1");
+  CHECK(heads(form, 29, "decode_segments", 2) == "2");
+  CHECK(heads(form, 64, "decode_splits", 1) == "1");
+  CHECK(heads(form, 64, "decode_joined", 2) == "1");
+  const AttendKernel pairs = decode_kernel(target, form.params, {.entry = "decode", .heads = 2});
+  CHECK(row_tiles(pairs, form.params, 1).grid_x * 2 ==
+        num_row_tiles(form.params, pairs.tile_rows, 1));
+  CellForm apart;  // HND: the cells of a head follow each other
+  apart.params.kv.head_stride_key = apart.params.kv.head_stride_value = 576;
+  apart.params.kv.scale_head_stride = 144;
+  CHECK(heads(apart, 64, "decode_splits", 2) == "1");
+  CellForm odd;
+  odd.params.kv.key = static_cast<const unsigned char*>(odd.params.kv.key) + 4;
+  odd.params.kv.key_scales += 1;
+  CHECK(heads(odd, 64, "decode_splits", 2) == "1");
+  CellForm three;
+  three.params.num_heads = three.params.num_kv_heads = 3;
+  CHECK(heads(three, 64, "decode_splits", 2) == "1");
+  CellForm small_rows;
+  small_rows.params.max_query_len = 9;
+  CHECK(heads(small_rows, 64, "decode_splits") == "1");
+  CHECK(heads(small_rows, 64, "decode_splits", 2) == "2");
+  CellForm many_rows;
+  many_rows.params.max_query_len = 17;
+  CHECK(heads(many_rows, 64, "decode_splits", 2) == "1");
+}
+
 TEST_CASE("a multiprocessor that has one CTA has twice the warps in it") {
   const Target target = target_of_sm(90);
   CellForm form;

@@ -49,6 +49,63 @@ void check_shared(bool with_scales) {
   }
 }
 
+/// Pairs of heads, a warp each, in two streams.
+struct PairConfig : CellsConfig {
+  static constexpr int kHeads = 2;
+  static constexpr int kWarps = 4;
+  static constexpr int kStages = 3;
+};
+
+/// The same request of two KV heads of a query head each, whose cells follow each other.
+template <class Config>
+struct Pair {
+  Device<Config> first, second;
+  std::vector<unsigned char> query;
+  std::vector<float> output, lse;
+  std::array<float, 2> sinks;
+  attn::AttendParams params;
+
+  Pair(const Request& one, const Request& two)
+      : first(one),
+        second(two),
+        query(first.query),
+        output(2 * first.output.size(), -1.0f),
+        lse(2 * first.lse.size(), -1.0f),
+        sinks{one.sink, two.sink},
+        params(first.params) {
+    query.insert(query.end(), second.query.begin(), second.query.end());
+    constexpr int kCell = Device<Config>::kCell;
+    for (int slot = 0; slot < first.blocks * kBlock; ++slot) {
+      const int at = slot * Device<Config>::kStride + Device<Config>::kFirst;
+      std::memcpy(first.key.data() + at + kCell, second.key.data() + at, kCell);
+      std::memcpy(first.value.data() + at + kCell, second.value.data() + at, kCell);
+    }
+    params.num_heads = params.num_kv_heads = 2;
+    params.query = query.data();
+    params.query_head_stride = params.output_head_stride = one.query_len * kSize;
+    params.output = output.data();
+    params.lse = lse.data();
+    params.lse_stride = one.query_len;
+    params.score.sinks = sinks.data();
+    params.kv.head_stride_key = params.kv.head_stride_value = kCell;
+  }
+  Rows rows(std::size_t head) const {
+    const auto half = [&](const std::vector<float>& of) {
+      const auto begin = of.begin() + static_cast<std::ptrdiff_t>(head * (of.size() / 2));
+      return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(of.size() / 2));
+    };
+    return {half(output), half(lse)};
+  }
+};
+
+template <class Config>
+void check_pair(const Request& one, const Request& two) {
+  Pair<Config> pair(one, two);
+  run_decode<Config>(pair.params, attn::WholeRequest{});
+  check_rows(pair.rows(0), whole_reference(one, true));
+  check_rows(pair.rows(1), whole_reference(two, true));
+}
+
 /// Splits of a request in the order of `finish`, each by a CTA, the last of which joins them.
 template <class Config>
 struct Joined {
@@ -184,6 +241,25 @@ TEST_CASE("warps that share a ring have the rows of one tile between them") {
   check_shared<F16Config>(false);
   check_shared<TokenHeadConfig>(true);
   check_shared<CellsConfig>(true);
+}
+
+TEST_CASE("heads that share a ring have their own keys, values, scales and sinks") {
+  Request one = uneven_request(200);
+  Request two = one;
+  for (std::size_t j = 0; j < two.scores.size(); ++j) {
+    two.scores[j] = static_cast<float>(j * 3 % 11) / 4.0f - 1.0f;
+    two.value_scales[j] = static_cast<float>(1 + j % 3);
+  }
+  two.first_query = 2.0f;
+  two.sink = 1.5f;
+  for (const int nan_key : {-1, 3, 197}) {
+    CAPTURE(nan_key);
+    (nan_key == 3 ? one : two).nan_key = nan_key;
+    one.query_len = two.query_len = 7;
+    check_pair<Transposed<PairConfig>>(one, two);
+    one.query_len = two.query_len = 13;
+    check_pair<PairConfig>(one, two);
+  }
 }
 
 TEST_CASE("the CTA that finishes last puts the splits together, whichever it is") {

@@ -37,11 +37,6 @@ constexpr std::array kPrefillTiles = {
     PrefillTile{256, 1, 8, 1, 64, 1}, PrefillTile{256, 1, 4, 1, 32, 1},
 };
 
-/// Warps of a CTA that puts parts together: a row each, or, from so many parts on, all for one row.
-constexpr int kCombineWarps = 4;
-constexpr int kWideCombineWarps = 8;
-constexpr int kWideCombineParts = 9;
-constexpr int kLanes = 32;
 /// With a scale for every token and head, which take the registers of 16 rows more.
 constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
                                                PrefillTile{256, 1, 8, 1, 64, 1},
@@ -142,6 +137,7 @@ struct DecodeTile {
   int stages;         // of a warp with a ring of its own
   int ctas = 1;       // that must fit a multiprocessor together
   int row_warps = 1;  // that share a ring
+  int heads = 1;      // KV heads in a ring
 
   /// Of a ring. One step is in work; as many as before are under way.
   int all_stages() const { return row_warps == 1 ? stages : row_warps * stages - 1; }
@@ -170,6 +166,10 @@ constexpr int kMostRowWarps = 2;
 constexpr std::array kWideDecodeTiles = {DecodeTile{128, 2, 8, 2}, DecodeTile{128, 1, 8, 3}};
 /// Where a CTA has a multiprocessor to itself.
 constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
+/// Of pairs of heads, whose steps are twice as large. One NVIDIA H200, 2026-11-30, one request of
+/// 128k keys, 32/8 heads, D128, int8 and fp8 with a scale per token and head, us: {8, 2} 90.8 and
+/// 91.4, {8, 3} 84.8 and 84.2, {8, 4} 89.0 and 87.9; alone, two CTAs of {4, 3}, 86.7 and 87.6.
+constexpr std::array kLonePairTiles = {DecodeTile{128, 1, 8, 3}};
 
 /// Whether decode.cuh may copy codes and scales together (cells.cuh): scales lie behind the codes
 /// of their cell, rows of a tile start alike in every block, and 32 bits count its bytes.
@@ -188,6 +188,20 @@ bool has_cells(const attn::AttendParams& params) {
                   kv.head_stride_key) &&
          in_cells(kv.value, params.v_head_size, kv.value_scales, kv.token_stride_value,
                   kv.head_stride_value);
+}
+
+/// Whether the cells of pairs of KV heads follow each other, from multiples of 8 bytes on.
+bool has_pairs_of_cells(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const int aligned = Alignment()
+                          .pointer(kv.key)
+                          .pointer(kv.value)
+                          .bytes(kv.token_stride_key)
+                          .bytes(kv.token_stride_value)
+                          .common_bytes();
+  return has_cells(params) && params.num_kv_heads % 2 == 0 && aligned % 8 == 0 &&
+         kv.head_stride_key == params.head_size + attn::kCellScaleBytes &&
+         kv.head_stride_value == params.v_head_size + attn::kCellScaleBytes;
 }
 
 /// Whether no tile of the decode kernel has more than half of its rows.
@@ -216,9 +230,10 @@ int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
 }
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
-  return attn::decode_layout(tile.warps / tile.row_warps, tile.row_warps, tile.all_stages(),
-                             params.head_size, params.v_head_size, key_bytes(params),
-                             size_of_element(value_element(params)), has_cells(params));
+  const int shared = tile.row_warps * tile.heads;
+  return attn::decode_layout(tile.warps / shared, shared, tile.all_stages(), params.head_size,
+                             params.v_head_size, key_bytes(params),
+                             size_of_element(value_element(params)), has_cells(params), tile.heads);
 }
 
 int ctas_of(const PrefillTile&) { return 1; }
@@ -385,7 +400,7 @@ std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts
 
 LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
   LaunchShape shape;
-  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts);
+  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts) / kernel.heads;
   shape.threads = kernel.threads;
   shape.shared_bytes = kernel.shared_bytes;
   return shape;
@@ -427,13 +442,39 @@ int row_warps_of(const attn::AttendParams& params, int most_rows) {
   return row_warps;
 }
 
+/// Of decode.cuh, which has no other forms.
+bool is_basic(const DecodeForm& form) {
+  return form.entry == "decode" || form.entry == "decode_splits" || form.entry == "decode_segments";
+}
+
+/// KV heads that share a ring. Why pairs: cells of 132 bytes take 9 sectors in them and 10 alone,
+/// and CTAs of neighbouring heads drift apart until the L2 has lost what they share. One NVIDIA
+/// H200, 2026-11-30, 64 requests of 8,192 keys, 8 KV heads, us in pairs and alone, int8 with a
+/// scale per token and head: D64 174 and 213, D128 272 and 311, D256 512 and 551; of 16 rows D64
+/// 214 and 212, D128 293 and 328, D256 531 and 577. Of whole lines (e4m3, D128) 258 either way.
+/// Alone on a multiprocessor they pay for long parts only: 32 of 128k keys 85 and 88, 8k 18 and 17.
+int heads_of(const Target& target, const attn::AttendParams& params, const DecodeForm& form) {
+  constexpr std::int64_t kLeastKeys = 2048;  // of a part, as far as its page table says
+  const bool is_one_tile = params.batch_invariant == 0 && max_packed_rows(params) <= kDecodeRows;
+  if (form.heads == 1 || !is_basic(form) || !is_one_tile || !has_pairs_of_cells(params)) return 1;
+  const bool is_wide = std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas;
+  if (form.heads == 0 && !is_wide && !has_half_tiles(params)) return 1;
+  const std::int64_t pairs = num_row_tiles(params, kDecodeRows, form.parts) / 2;
+  if (form.heads == 2 || pairs > target.num_sms) return 2;
+  const std::int64_t keys = params.kv.block_table_stride * params.kv.block_size / form.parts;
+  return pairs * 10 >= std::int64_t{target.num_sms} * 9 && keys >= kLeastKeys ? 2 : 1;
+}
+
 template <std::size_t kCount>
 std::optional<DecodeTile> find_decode_tile(std::array<DecodeTile, kCount> tiles, int row_warps,
-                                           const Target& target, const attn::AttendParams& params) {
-  for (DecodeTile& tile : tiles) tile.row_warps = row_warps;
-  const auto has_warps = [&](const DecodeTile& tile) { return tile.warps >= row_warps; };
+                                           const Target& target, const attn::AttendParams& params,
+                                           int heads = 1) {
+  for (DecodeTile& tile : tiles) {
+    tile.row_warps = row_warps;
+    tile.heads = heads;
+  }
   const DecodeTile* const tile = find_tile(tiles, target, params);
-  if (tile == nullptr || !has_warps(*tile)) return std::nullopt;
+  if (tile == nullptr || tile->warps < row_warps * heads) return std::nullopt;
   return *tile;
 }
 
@@ -455,10 +496,14 @@ std::pair<DecodeTile, bool> choose_decode_tile(const Target& target,
       return {*tile, row_warps == 8};
     }
   }
-  const std::int64_t ctas =
-      form.num_ctas != 0 ? form.num_ctas : num_row_tiles(params, kDecodeRows, form.parts);
-  if (ctas <= target.num_sms) {
-    if (const DecodeTile* lone = find_tile(kLoneDecodeTiles, target, params)) return {*lone, true};
+  for (int heads = heads_of(target, params, form); heads > 0; --heads) {
+    const std::int64_t tiles = num_row_tiles(params, kDecodeRows, form.parts) / heads;
+    const bool is_lone = (form.num_ctas != 0 ? form.num_ctas : tiles) <= target.num_sms;
+    const auto lone = heads == 1 ? find_decode_tile(kLoneDecodeTiles, 1, target, params)
+                                 : find_decode_tile(kLonePairTiles, 1, target, params, heads);
+    if (is_lone && lone) return {*lone, true};
+    const auto tile = find_decode_tile(kDecodeTiles, 1, target, params, heads);
+    if (tile) return {*tile, false};
   }
   return {first_that_fits(kDecodeTiles, target, params), false};
 }
@@ -467,7 +512,7 @@ std::pair<DecodeTile, bool> choose_decode_tile(const Target& target,
 void override_tile(const Target& target, const attn::AttendParams& params, const DecodeForm& form,
                    DecodeTile& tile, bool& is_lone) {
   if (form.warps == 0 && form.stages == 0 && form.ctas == 0) return;
-  if (form.warps != 0) tile.warps = std::max(form.warps, tile.row_warps);
+  if (form.warps != 0) tile.warps = std::max(form.warps, tile.row_warps * tile.heads);
   if (form.stages != 0) tile.stages = form.stages;
   if (form.ctas != 0) is_lone = form.ctas == 1;
   // States of the streams' rows are beside the layout.
@@ -511,10 +556,9 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   auto [tile, is_lone] = choose_decode_tile(target, params, form);
   override_tile(target, params, form, tile, is_lone);
   if (form.entry == kClusterEntry) make_room(target, params, form, tile, is_lone);
-  const bool is_basic =
-      form.entry == "decode" || form.entry == "decode_splits" || form.entry == "decode_segments";
   AttendKernel kernel;
-  kernel.spec.source = is_basic ? "attention/decode/decode.cuh" : "attention/decode/forms.cuh";
+  kernel.spec.source =
+      is_basic(form) ? "attention/decode/decode.cuh" : "attention/decode/forms.cuh";
   kernel.spec.function = "attn::" + form.entry;
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),
@@ -522,6 +566,7 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
                                 {"bool kTransposed", spec_flag(has_half_tiles(params))},
                                 {"int kWarps", std::to_string(tile.warps)},
                                 {"int kRowWarps", std::to_string(tile.row_warps)},
+                                {"int kHeads", std::to_string(tile.heads)},
                                 {"int kRowBlocks", "1"},
                                 {"int kStages", std::to_string(tile.all_stages())},
                                 {"int kMinCtas", is_lone ? "1" : "2"}});
@@ -538,7 +583,9 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   kernel.spec.name = form.entry + problem_name(params);
   if (tile.row_warps > 1)
     kernel.spec.name += fmt::format(", {} rows", kDecodeRows * tile.row_warps);
+  if (tile.heads > 1) kernel.spec.name += fmt::format(", {} KV heads", tile.heads);
   kernel.tile_rows = kDecodeRows * tile.row_warps;
+  kernel.heads = tile.heads;
   kernel.threads = tile.warps * 32;
   const attn::DecodeLayout layout = layout_of(tile, params);
   kernel.shared_bytes = shared_bytes_of(tile, params, form);
@@ -546,25 +593,6 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   if (!is_lone && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
     kernel.shared_bytes = std::max(kernel.shared_bytes, target.max_shared_bytes / 3 + 1);
   }
-  return kernel;
-}
-
-AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
-                            std::int64_t most_parts) {
-  const bool wide = parts >= kWideCombineParts;
-  const int warps = wide ? kWideCombineWarps : kCombineWarps;
-  AttendKernel kernel;
-  kernel.spec.source = "attention/combine.cuh";
-  kernel.spec.function = "attn::" + entry;
-  kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
-                           {"int kVHeadSize", std::to_string(params.v_head_size)},
-                           {"int kWarps", std::to_string(warps)},
-                           {"int kRowWarps", std::to_string(wide ? warps : 1)},
-                           {"bool kFewParts", spec_flag(most_parts <= kLanes)}};
-  kernel.spec.name =
-      fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
-  kernel.tile_rows = wide ? 1 : warps;
-  kernel.threads = warps * 32;
   return kernel;
 }
 

@@ -15,7 +15,8 @@ namespace attnbench::cuda {
 /// A kernel and what its launch needs to know of it.
 struct AttendKernel {
   KernelSpec spec;
-  int tile_rows = 0;  // packed query rows of a CTA
+  int tile_rows = 0;  // packed query rows of a CTA, of each of its KV heads
+  int heads = 1;      // KV heads of a CTA
   int threads = 0;
   int shared_bytes = 0;
   int ring_bytes = 0;  // of a decode: what is free once its rows are stored
@@ -69,6 +70,7 @@ struct DecodeForm {
   int warps = 0;
   int stages = 0;
   int ctas = 0;
+  int heads = 0;  // KV heads of a CTA, 1 or, where they can be, 2; 0: as is known to be good
 };
 /// Few query rows: tiles of 16 of them, or of 32 to 128 where `form` allows and there are as many.
 /// Errors: E-UNSUPPORTED where what `form` says does not fit the target.
@@ -82,7 +84,7 @@ bool fits_in_cluster(const Target& target, const attn::AttendParams& params,
                      const AttendKernel& kernel);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
 /// for about so many parts a row, of which none has more than `most_parts`; tile_rows (token, head)
-/// rows a CTA.
+/// rows a CTA. In attend.cpp.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
                             std::int64_t most_parts);
 
@@ -92,7 +94,8 @@ constexpr std::int64_t kMostDecodeRows = 64;
 /// Whether there are no more of them, so that bandwidth bounds it, and the batch may decide.
 bool has_few_rows(const attn::AttendParams& params);
 
-/// A launch with one CTA for every row tile of every request and KV head, `parts` times.
+/// A launch with one CTA for every row tile of every request and KV head, or the kernel's number of
+/// KV heads, `parts` times.
 LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts);
 
 /// CTAs for every row tile of `rows` packed rows of every request and KV head, `parts` times.

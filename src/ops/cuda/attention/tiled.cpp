@@ -40,9 +40,10 @@ struct DecodeOptions {
   int cluster = 1;  // splits that are joined are the CTAs of a cluster, where they can be
   int warps = 0;
   int stages = 0;
-  int ctas = 0;  // of a multiprocessor
-  int save = 1;  // 1: int8 decodes store new keys and values themselves, where they can
-  int few = 0;   // 1: more query rows than decodes have are left to the kernel for them
+  int ctas = 0;   // of a multiprocessor
+  int heads = 0;  // KV heads of a CTA
+  int save = 1;   // 1: int8 decodes store new keys and values themselves, where they can
+  int few = 0;    // 1: more query rows than decodes have are left to the kernel for them
 };
 
 struct DecodeOption {
@@ -56,6 +57,7 @@ constexpr std::array kDecodeOptions = {
     DecodeOption{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
     DecodeOption{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
     DecodeOption{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
+    DecodeOption{"heads", &DecodeOptions::heads, {1, 2, 2, 2, 2}},
     DecodeOption{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
     DecodeOption{"few", &DecodeOptions::few, {0, 1, 1, 1, 1}},
 };
@@ -78,7 +80,7 @@ std::string apply_decode_options(std::string_view options, DecodeOptions* to) {
     if (!is_known) {
       return fmt::format(
           "option '{}': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-          "stages=2 to 6, ctas=1 or 2, save=0 or 1, few=0 or 1",
+          "stages=2 to 6, ctas=1 or 2, heads=1 or 2, save=0 or 1, few=0 or 1",
           word);
     }
   }
@@ -100,7 +102,8 @@ DecodeForm form_of(const DecodeOptions& options, std::string entry, int parts) {
           .most_rows = options.rows,
           .warps = options.warps,
           .stages = options.stages,
-          .ctas = options.ctas};
+          .ctas = options.ctas,
+          .heads = options.heads};
 }
 
 std::string decode_misfit(const Target& target, const AttendCall& call) {

@@ -35,6 +35,7 @@ struct CodesConfig {
   static constexpr bool kTransposed = false;
   static constexpr int kWarps = 1;
   static constexpr int kRowWarps = 1;
+  static constexpr int kHeads = 1;
   static constexpr int kRowBlocks = 1;
   static constexpr int kStages = 2;
   static constexpr int kTileN = 16;
@@ -156,9 +157,10 @@ class AlignedBytes {
 template <class Config>
 struct Device {
   int blocks;  // of the cache
-  // Cells are the second of three heads each; NaN lies around them.
-  static constexpr int kFirst = Config::kCells ? kSize + 4 : 0;
-  static constexpr int kStride = Config::kCells ? 3 * (kSize + 4) : kSize;
+  // Cells are the second of three heads each, or of three pairs; NaN lies around them.
+  static constexpr int kCell = kSize + 4;
+  static constexpr int kFirst = Config::kCells ? Config::kHeads * kCell : 0;
+  static constexpr int kStride = Config::kCells ? 3 * Config::kHeads * kCell : kSize;
   static constexpr float kKeyScale = Config::kCells ? 0.5f : 1.0f;  // codes are scores / kKeyScale
   std::vector<unsigned char> query;
   AlignedBytes key, value;
@@ -240,7 +242,7 @@ template <class Config, class Part>
 void run_decode(const attn::AttendParams& params, const Part& part) {
   using Work = attn::Decode<Config, Part>;
   const attn::RowTile tile = attn::row_tile(params, 0, 0, 0, Work::kTileM);
-  std::array<float2, Work::kStreams * Work::kTileM> states{};
+  std::array<float2, Work::kStreams * Work::kAllRows> states{};
   EmulatedCta cta(Work::kThreads, static_cast<std::size_t>(Work::kLayout.total));
   cta.run([&] {
     attn::decode_work<Config>(params, part, cta.shared(), tile, tile).run(states.data());
