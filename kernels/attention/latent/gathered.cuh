@@ -12,13 +12,13 @@
 // table), kRounded (codes of kE4M3 are multiplied by their scale and rounded, semantics §4.4 mode
 // 1; else scores and output are multiplied), kQueryBox (latent_query_box(), or 0: threads copy the
 // query), kByPieces (copied pieces have a barrier each), kFences (copies are made visible to the
-// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh), kPaired (of
+// products, as PTX asks for), kFew (of up to 16 query rows: latent_few.cuh), kPaired (of
 // codes: the CTAs of a cluster of two have rows of the same token, and each converts a tile of a
 // pair for both)
 #pragma once
 
-#include "kernels/attention/latent/gathered_few.cuh"
 #include "kernels/attention/latent/gathered_loads.cuh"
+#include "kernels/attention/latent/latent_few.cuh"
 
 namespace attn {
 
@@ -86,6 +86,27 @@ __device__ __forceinline__ void mask_tile(float (&scores)[32], const GatheredRun
   }
 }
 
+/// The same for few rows.
+template <int kTile, class Config, class Work>
+__device__ __forceinline__ void mask_few(float (&scores)[8], const GatheredRun<Config, Work>& run,
+                                         int first_key) {
+  if constexpr (Config::kListed) {
+    const LatentThread& thread = run.thread;
+    const u32 seen = load_word(static_cast<u32>(gathered_seen_at(kTile, thread.warp)));
+#pragma unroll
+    for (int high = 0; high < 2; ++high) {
+      const bool is_key = (seen >> (few_key(thread) % 16 + high * 8) & 1) != 0;
+#pragma unroll
+      for (int own = 0; own < kFewOwn; ++own) {
+        float& score = scores[few_register(own, high)];
+        score = is_key ? score : kNegInf;
+      }
+    }
+  } else {
+    mask_few<kTile>(scores, static_cast<const LatentRun<Config, Work>&>(run), first_key);
+  }
+}
+
 /// The query of a tile; codes as numbers of 16 bits, 16 at a time.
 template <class Config, class Work>
 __device__ __forceinline__ void fetch_query(const GatheredRun<Config, Work>& run,
@@ -149,7 +170,7 @@ template <class Config, class Keys, class Work>
 __device__ __forceinline__ void attend_gathered(const AttendParams& params,
                                                 const SparseParams& sparse, const Work& work,
                                                 const TensorMap& query_map) {
-  static_assert(!(Config::kPaired && Config::kFew), "gathered_few.cuh names no CTA");
+  static_assert(!(Config::kPaired && Config::kFew), "latent_few.cuh names no CTA");
   using Registers = GatheredRegisters<Config>;
   prepare_latent<Config>(
       [&] {

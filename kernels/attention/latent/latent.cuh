@@ -7,10 +7,10 @@
 //
 // Config: kElement (of queries and keys: bf16 or f16), kOutput (the same or f32), kBlockSize (keys
 // of a block of the cache), kQueryBox (latent_query_box(), or 0: threads copy the query), kPolicy
-// (of the L2 for keys)
+// (of the L2 for keys), kFew (of up to 16 query rows: latent_few.cuh)
 #pragma once
 
-#include "kernels/attention/latent/latent_products.cuh"
+#include "kernels/attention/latent/latent_few.cuh"
 
 namespace attn {
 
@@ -90,6 +90,67 @@ __device__ __forceinline__ void load_items(const AttendParams& params, const Wor
   }
 }
 
+/// The same for few rows, where either half goes through its tiles by itself: by two warps, of
+/// which each loads every second tile, the half first that is first free.
+template <class Config, class Work>
+__device__ __forceinline__ void load_few_items(const AttendParams& params, const Work& work,
+                                               const TensorMap& query_map, const TensorMap& key_map,
+                                               int tile) {
+  constexpr int kHalf = kLatentHalfPieces;
+  u32 phases = kKeyPhase | kQueryPhase;
+  LatentCursor<Config> cursor(work.first());
+#pragma unroll 1
+  for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
+    const LatentItem item = work.item(cursor.at());
+    if (item.keys.are_none()) continue;
+    const int* const table =
+        params.kv.block_table + item.tile.request * params.kv.block_table_stride;
+    const int end = item.keys.end;
+    LatentPage page = page_of<Config>(table, item.keys.begin + tile * kLatentKeys, end);
+    bool is_first = tile == 0;
+#pragma unroll 1
+    for (int key = item.keys.begin + tile * kLatentKeys; key < end + tile * kLatentKeys;
+         key += kPairKeys) {
+      const LatentPage next = page_of<Config>(table, key + kPairKeys, end);
+      await(free_barrier(tile, tile), phases & kKeyPhase);
+      load_pieces<Config>(key_map, tile, tile * kHalf, tile * kHalf + kHalf - 1, page);
+      // Not before the keys, which come from further away.
+      if (is_first) load_query<Config>(params, query_map, item.tile, phases / kQueryPhase);
+      await(free_barrier(tile, 1 - tile), phases & kKeyPhase);
+      load_pieces<Config>(key_map, tile, (1 - tile) * kHalf, (2 - tile) * kHalf - 1, page);
+      load_pieces<Config>(key_map, tile, kLatentRopePiece, kLatentRopePiece, page);
+      is_first = false;
+      page = next;
+      phases ^= kKeyPhase;
+    }
+    phases ^= kQueryPhase;
+  }
+}
+
+/// Has the lengths, and this CTA's share of the block table, brought into the L2, so that the first
+/// keys wait for device memory once instead of for each of them in turn. By one warp.
+template <class Work>
+__device__ __forceinline__ void fetch_tables(const AttendParams& params, const Work& work) {
+  constexpr int kLine = 32;  // numbers
+  constexpr int kMostLines = 64;
+  const int lane = this_thread() % 32;
+  const auto fetch = [&](const int* numbers, int count) {
+    if (lane * kLine < count) fetch_line(numbers + lane * kLine);
+  };
+  fetch(params.seq_lens + params.first_request, params.num_requests);
+  fetch(params.query_start_loc + params.first_request, params.num_requests + 1);
+  if constexpr (requires { work.plan; }) fetch(work.plan.num_splits, params.num_requests + 1);
+  const KvParams& kv = params.kv;
+  const int* const table = kv.block_table + params.first_request * kv.block_table_stride;
+  const i64 entries = params.num_requests * kv.block_table_stride;
+  const i64 lines = (entries + kLine - 1) / kLine;
+  const i64 own = (lines + num_ctas() - 1) / num_ctas();
+  for (int i = lane; i < own && i < kMostLines; i += 32) {
+    const i64 at = (this_cta() * own + i) * kLine;
+    if (at < entries) fetch_line(table + at);
+  }
+}
+
 template <class Config, class Work>
 __device__ __forceinline__ void attend_latents(const AttendParams& params, const Work& work,
                                                const TensorMap& query_map,
@@ -99,9 +160,22 @@ __device__ __forceinline__ void attend_latents(const AttendParams& params, const
     prefetch_map(key_map);
     for (int i = 0; i < 2 * kLatentPieces; ++i) init_barrier(full_barrier(0, i), 1);
   });
+  if constexpr (Config::kFew) {
+    if (threadIdx.x >= kLatentThreads - 32) fetch_tables(params, work);
+  }
   await_previous_kernel();  // which made the query
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  if (warpgroup == 2) {
+  if constexpr (Config::kFew) {
+    using Run = LatentRun<Config, Work>;
+    if (warpgroup == 0) {
+      attend_few_items<Config, 0, Run>(params, work);
+    } else if (warpgroup == 1) {
+      attend_few_items<Config, 1, Run>(params, work);
+    } else if (threadIdx.x < 2 * 128 + 64) {
+      load_few_items<Config>(params, work, query_map, key_map,
+                             static_cast<int>(threadIdx.x) / 32 % 2);
+    }
+  } else if (warpgroup == 2) {
     give_registers<24>();
     if (threadIdx.x < 2 * 128 + 32) load_items<Config>(params, work, query_map, key_map);
   } else {

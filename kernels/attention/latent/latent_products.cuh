@@ -64,6 +64,13 @@ class LatentCursor {
 
 constexpr int kWarpsOfHalf = 4;
 
+/// Whether the kernel is one of few rows: latent_few.cuh.
+template <class Config>
+ATTN_FN constexpr bool is_few() {
+  if constexpr (requires { Config::kFew; }) return Config::kFew;
+  return false;
+}
+
 /// By all threads, before any other use of shared memory. `prepare_keys`, by one of them: fetches
 /// maps and sets up the barriers of pieces, as whoever loads keys wants them. readers_of(tile):
 /// warps that have to be through with a half of a tile before it is loaded anew.
@@ -81,7 +88,7 @@ __device__ __forceinline__ void prepare_latent(const PrepareKeys& prepare_keys,
     publish_barriers();
   }
   // Rows that no box brings: what was there before might be NaN, which is harmless but slow.
-  if constexpr (Config::kQueryBox < kLatentRows) {
+  if constexpr (Config::kQueryBox < (is_few<Config>() ? kFewRows : kLatentRows)) {
     for (int at = static_cast<int>(threadIdx.x) * 16; at < kLatentTileBytes;
          at += kLatentThreads * 16) {
       store_words(of_cta<Config>(kLatentQueryAt) + static_cast<u32>(at), {0, 0, 0, 0});

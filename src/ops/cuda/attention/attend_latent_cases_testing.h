@@ -190,7 +190,28 @@ inline std::vector<LatentCase> latent_cases() {
        .has_nan_in_last_key = true},
       {.name = "latent bf16, one key outweighs the others",
        .seq_lens = {100, 256, 31},
-       .softmax_scale = 4.0f}};
+       .softmax_scale = 4.0f},
+      {.name = "latent bf16 plan, few rows, no keys, a request without a query",
+       .form = LatentForm::kPlan,
+       .query_lens = {1, 1, 0, 1, 1},
+       .seq_lens = {600, 0, 70, 130, 20},
+       .parts = 4},
+      {.name = "latent f16 plan to f32, few rows, two tokens of 8 heads, blocks of 128, NaN",
+       .element = kF16,
+       .output = kF32,
+       .form = LatentForm::kPlan,
+       .heads = 8,
+       .block_size = 128,
+       .query_lens = {2, 1, 2},
+       .seq_lens = {66, 128, 700},
+       .has_nan_in_last_key = true},
+      {.name = "latent bf16 plan, few rows, copied queries of 5 heads, blocks of 16",
+       .form = LatentForm::kPlan,
+       .heads = 5,
+       .block_size = 16,
+       .query_lens = {3, 1, 2},
+       .seq_lens = {70, 2, 440},
+       .parts = 2}};
 }
 
 /// Tolerances as those of other cases of MLA.

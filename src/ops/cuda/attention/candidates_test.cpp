@@ -278,9 +278,9 @@ TEST_CASE("latents on Hopper attend by their kernel, and by the general one wher
     CHECK(latents.chosen(operation, "general") == "general");
   }
   CHECK(latents.chosen(AttendOperation::kPlan, "hopper_latent:evict_first=0") == "hopper_latent");
-  CHECK(forced_options_misfit("hopper_latent:evict_first=1:promotion=256") == "");
+  CHECK(forced_options_misfit("hopper_latent:evict_first=1:promotion=256:few=0") == "");
   CHECK(forced_options_misfit("hopper_latent:evict_first=2") ==
-        "option 'evict_first=2': expected evict_first=0 or 1, promotion=128 or 256");
+        "option 'evict_first=2': expected evict_first=0 or 1, promotion=128 or 256, few=0 or 1");
   const auto reason_with = [&](const auto& change) {
     Form changed = latents;
     change(changed.params);

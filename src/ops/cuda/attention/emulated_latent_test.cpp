@@ -13,13 +13,15 @@
 namespace attnbench::cuda {
 namespace {
 
-template <attn::Element kElementOf, attn::Element kOutputOf, int kBlock, int kBox>
+template <attn::Element kElementOf, attn::Element kOutputOf, int kBlock, int kBox,
+          bool kIsFew = false>
 struct LatentConfig {
   static constexpr attn::Element kElement = kElementOf;
   static constexpr attn::Element kOutput = kOutputOf;
   static constexpr int kBlockSize = kBlock;
   static constexpr int kQueryBox = kBox;
   static constexpr unsigned long long kPolicy = attn::kEvictNormal;
+  static constexpr bool kFew = kIsFew;
 };
 
 template <attn::Element kElementOf, attn::Element kQueryOf, attn::Element kOutputOf,
@@ -48,6 +50,7 @@ class LatentLauncher final : public EmulatedLauncher {
     check_launch(target(), spec, shape, arguments);
     CHECK(constant(spec, "int kBlockSize") == std::to_string(Config::kBlockSize));
     CHECK(constant(spec, "int kQueryBox") == std::to_string(Config::kQueryBox));
+    CHECK(constant(spec, "bool kFew") == spec_flag(Config::kFew));
     const attn::TensorMap query_map = emulated_map(*arguments[arguments.size() - 2].map);
     const attn::TensorMap key_map = emulated_map(*arguments.back().map);
     const auto& params = argument<attn::AttendParams>(arguments[0]);
@@ -107,6 +110,7 @@ void check(const LatentCase& c, int num_sms = 2) {
   CAPTURE(c.name);
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   LatentLauncher<Config> launcher(num_sms);
+  if (!Config::kFew) launcher.force_kernel("hopper_latent:few=0");
   CandidateOps emulated(*cpu, kLatentCandidate, launcher);
   const std::vector<Tensor> expected = run_latent_attend(*cpu, c);
   check_same(run_latent_attend(emulated, c), expected, tolerance_of(c.element == Dtype::kF16));
@@ -137,6 +141,7 @@ const LatentCase& named(const std::string& name) {
 
 using enum attn::Element;
 using Plain = LatentConfig<kBF16, kBF16, 64, 16>;
+using Few = LatentConfig<kBF16, kBF16, 64, 16, true>;
 
 }  // namespace
 
@@ -145,6 +150,20 @@ TEST_CASE("latents by emulated threads: tails, odd tiles and rows without keys")
   check<Plain>(named("latent bf16, odd tiles, no keys"), 1);
   check<Plain>(named("latent bf16, one key outweighs the others"));
   check<Plain>(named("latent bf16, NaN in a value that earlier tokens do not see"));
+}
+
+TEST_CASE("latents by emulated threads, few rows") {
+  check<Few>(named("latent bf16, a half-empty tile"));
+  check<Few>(named("latent bf16, odd tiles, no keys"), 1);
+  check<Few>(named("latent bf16, one key outweighs the others"));
+}
+
+TEST_CASE("latents by emulated threads, few rows: plans") {
+  check<Few>(named("latent bf16 plan, few rows, no keys, a request without a query"));
+  check<LatentConfig<kF16, kF32, 128, 8, true>>(
+      named("latent f16 plan to f32, few rows, two tokens of 8 heads, blocks of 128, NaN"));
+  check<LatentConfig<kBF16, kBF16, 16, 0, true>>(
+      named("latent bf16 plan, few rows, copied queries of 5 heads, blocks of 16"));
 }
 
 TEST_CASE("latents by emulated threads: splits and plans") {

@@ -127,6 +127,7 @@ std::string latent_misfit(const Target& target, const AttendCall& call) {
 struct LatentOptions {
   bool evict_first = false;  // keys leave the L2 first
   TensorPromotion promotion = TensorPromotion::k128Bytes;
+  bool few = true;  // up to 16 rows as the narrow side of the products
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -141,8 +142,11 @@ std::string apply_latent_options(std::string_view options, LatentOptions* to) {
     } else if (word == "promotion=128" || word == "promotion=256") {
       chosen.promotion =
           word.ends_with("128") ? TensorPromotion::k128Bytes : TensorPromotion::k256Bytes;
+    } else if (word == "few=0" || word == "few=1") {
+      chosen.few = word.back() == '1';
     } else {
-      return fmt::format("option '{}': expected evict_first=0 or 1, promotion=128 or 256", word);
+      return fmt::format(
+          "option '{}': expected evict_first=0 or 1, promotion=128 or 256, few=0 or 1", word);
     }
   }
   return "";
@@ -161,6 +165,17 @@ int latent_boxes_of_query(const attn::AttendParams& p) {
 }
 
 namespace {
+
+LatentOptions latent_options(const Launcher& launcher, const attn::AttendParams& p) {
+  // Why: row tiles of one request read its keys from the L2, once each, and where there are several
+  // nothing is worth keeping; one alone was 5 % slower so (one NVIDIA H200, 2026-11-22).
+  LatentOptions chosen{.evict_first = max_packed_rows(p) > attn::kLatentRows};
+  apply_latent_options(forced_options(launcher.forced_kernel(), kLatentCandidate.name), &chosen);
+  return chosen;
+}
+bool takes_few_rows(const attn::AttendParams& p, const LatentOptions& options) {
+  return options.few && max_packed_rows(p) <= attn::kFewRows;
+}
 
 TensorMap latent_map(const attn::AttendParams& p, const void* data, TensorPromotion promotion) {
   TensorMap map;
@@ -198,21 +213,24 @@ TensorMap latent_query_map(const attn::AttendParams& p, int box) {
 namespace {
 
 KernelSpec latent_spec(const attn::AttendParams& p, const std::string& entry, int box,
-                       bool evict_first) {
+                       const LatentOptions& options) {
+  const bool few = takes_few_rows(p, options);
   KernelSpec spec;
   spec.source = "attention/latent/latent.cuh";
   spec.function = "attn::" + entry;
-  spec.constants = {
-      {"attn::Element kElement", spec_name(p.query_element)},
-      {"attn::Element kOutput", spec_name(p.output_element)},
-      {"int kBlockSize", std::to_string(p.kv.block_size)},
-      {"int kQueryBox", std::to_string(box)},
-      {"unsigned long long kPolicy", evict_first ? "attn::kEvictFirst" : "attn::kEvictNormal"}};
+  spec.constants = {{"attn::Element kElement", spec_name(p.query_element)},
+                    {"attn::Element kOutput", spec_name(p.output_element)},
+                    {"int kBlockSize", std::to_string(p.kv.block_size)},
+                    {"int kQueryBox", std::to_string(box)},
+                    {"unsigned long long kPolicy",
+                     options.evict_first ? "attn::kEvictFirst" : "attn::kEvictNormal"},
+                    {"bool kFew", spec_flag(few)}};
   // The slot within a block takes registers that the warp which loads does not have.
-  spec.allowed_spill_bytes = p.kv.block_size > attn::kLatentKeys ? 40 : 0;
-  spec.name = fmt::format("{} {} paged {} to {}, query boxes of {}{}", entry,
-                          short_name(p.query_element), p.kv.block_size,
-                          short_name(p.output_element), box, evict_first ? ", evict first" : "");
+  spec.allowed_spill_bytes = p.kv.block_size > attn::kLatentKeys && !few ? 40 : 0;
+  spec.name =
+      fmt::format("{} {} paged {} to {}, query boxes of {}{}{}", entry, short_name(p.query_element),
+                  p.kv.block_size, short_name(p.output_element), box,
+                  options.evict_first ? ", evict first" : "", few ? ", few rows" : "");
   return spec;
 }
 
@@ -220,11 +238,8 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& p = *call.params;
   const int box = latent_boxes_of_query(p);
   const std::int64_t tiles = ceil_quotient(max_packed_rows(p), attn::kLatentRows);
-  // Why: row tiles of one request read its keys from the L2, once each, and where there are several
-  // nothing is worth keeping; one alone was 5 % slower so (one NVIDIA H200, 2026-11-22).
-  LatentOptions chosen{.evict_first = tiles > 1};
-  apply_latent_options(forced_options(launcher.forced_kernel(), kLatentCandidate.name), &chosen);
-  const KernelSpec spec = latent_spec(p, latent_entry(call.operation), box, chosen.evict_first);
+  const LatentOptions chosen = latent_options(launcher, p);
+  const KernelSpec spec = latent_spec(p, latent_entry(call.operation), box, chosen);
   const TensorMap keys = key_map(p, chosen.promotion);
   const TensorMap queries = box == 0 ? keys : latent_query_map(p, box);
   LaunchShape shape;

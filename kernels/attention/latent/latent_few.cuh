@@ -1,7 +1,7 @@
-// The products of gathered.cuh for no more than 16 query rows, the heads of one decoded token: with
-// rows as the 64 of a product three quarters of the tensor cores' work would be for nothing, and
-// more than the bytes of one-byte entries leave time for. So the sides change places: S^T = K Q^T
-// and O^T = V^T P^T, with 64 keys, or 64 columns of values, by 16 rows.
+// The products of latent_products.cuh for no more than 16 query rows, the heads of one decoded
+// token: with rows as the 64 of a product three quarters of the tensor cores' work would be for
+// nothing. So the sides change places: S^T = K Q^T and O^T = V^T P^T, with 64 keys, or 64 columns
+// of values, by 16 rows.
 //
 // Either warpgroup has the tiles of its own, the left one the even and the right one the odd ones,
 // with a softmax of its own; nothing passes between them before the end of an item, when the two
@@ -11,12 +11,10 @@
 // Rows 16 to 63 of the query's tile, which no query has, hold the weights and, at the end, outputs.
 #pragma once
 
-#include "kernels/attention/latent/gathered_loads.cuh"
-#include "kernels/attention/latent/latent_stores.cuh"
+#include "kernels/attention/latent/latent_products.cuh"
 
 namespace attn {
 
-constexpr int kFewRows = 16;
 constexpr int kFewOwn = 4;  // rows of a thread
 constexpr int kFewBlocks = kLatentValues / 64;
 using FewNumbers = float[kFewOwn];
@@ -42,6 +40,10 @@ struct FewState {
 ATTN_FN constexpr int few_register(int own, int high) { return own / 2 * 4 + high * 2 + own % 2; }
 __device__ __forceinline__ int few_row(const LatentThread& thread, int own) {
   return own / 2 * 8 + thread.column + own % 2;
+}
+/// Its low key, of the tile.
+__device__ __forceinline__ int few_key(const LatentThread& thread) {
+  return thread.warp * 16 + thread.lane / 4;
 }
 
 /// What all 8 lanes with the same rows, and then all warps of the warpgroup have, as one: `combine`
@@ -78,44 +80,32 @@ __device__ __forceinline__ void reduce_few(FewNumbers& numbers, int half,
   }
 }
 
-/// Scores of keys that are none, or that a row does not see, become -inf; values that no product
-/// may meet become 0, as in latent_products.cuh.
-template <class Config, int kTile, class Run>
-__device__ __forceinline__ void mask_few(float (&scores)[8], const Run& run, int first_key) {
+/// Scores of keys that a row does not see become -inf; values that no product may meet become 0, as
+/// in latent_products.cuh. Overloaded in gathered.cuh.
+template <int kTile, class Config, class Work>
+__device__ __forceinline__ void mask_few(float (&scores)[8], const LatentRun<Config, Work>& run,
+                                         int first_key) {
+  if (first_key + kLatentKeys <= run.keys.core) return;
+  constexpr int kBarrier = kTile == 0 ? kLeftHalf : kRightHalf;
   const LatentThread& thread = run.thread;
-  const int key = thread.warp * 16 + thread.lane / 4;  // of the tile
-  if constexpr (Config::kListed) {
-    const u32 seen = load_word(static_cast<u32>(gathered_seen_at(kTile, thread.warp)));
+  const int key = first_key + few_key(thread);
+  const RowTile tile = run.work.item(run.cursor.at()).tile;
+#pragma unroll
+  for (int own = 0; own < kFewOwn; ++own) {
+    const int end = latent_row_end(tile.context_len, tile.first_row + few_row(thread, own),
+                                   tile.group, run.keys.end);
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
-      const bool is_key = (seen >> (thread.lane / 4 + high * 8) & 1) != 0;
-#pragma unroll
-      for (int own = 0; own < kFewOwn; ++own) {
-        float& score = scores[few_register(own, high)];
-        score = is_key ? score : kNegInf;
-      }
+      if (key + high * 8 >= end) scores[few_register(own, high)] = kNegInf;
     }
-  } else {
-    if (first_key + kLatentKeys <= run.keys.core) return;
-    constexpr int kBarrier = kTile == 0 ? kLeftHalf : kRightHalf;
-    const RowTile tile = run.work.item(run.cursor.at()).tile;
-#pragma unroll
-    for (int own = 0; own < kFewOwn; ++own) {
-      const int end = latent_row_end(tile.context_len, tile.first_row + few_row(thread, own),
-                                     tile.group, run.keys.end);
-#pragma unroll
-      for (int high = 0; high < 2; ++high) {
-        if (first_key + key + high * 8 >= end) scores[few_register(own, high)] = kNegInf;
-      }
-    }
-    if (run.keys.end <= first_key) return;  // zeros
-    sync_threads_of(kBarrier, 128);
-    clear_values<Config::kElement>(static_cast<u32>(latent_key_tile(kTile)),
-                                   larger(run.keys.core - first_key, 0),
-                                   smaller(run.keys.end - first_key, kLatentKeys), thread);
-    publish_shared_writes();
-    sync_threads_of(kBarrier, 128);
   }
+  if (run.keys.end <= first_key) return;  // zeros
+  sync_threads_of(kBarrier, 128);
+  clear_values<Config::kElement>(static_cast<u32>(latent_key_tile(kTile)),
+                                 larger(run.keys.core - first_key, 0),
+                                 smaller(run.keys.end - first_key, kLatentKeys), thread);
+  publish_shared_writes();
+  sync_threads_of(kBarrier, 128);
 }
 
 /// S^T of a tile, its pieces in the order in which they come.
@@ -199,7 +189,7 @@ __device__ __forceinline__ void attend_few(float (&output)[kFewBlocks][8], FewSt
     float scores[8];
     few_scores<Config, kTile>(scores, run, phases & kKeyPhase);
     if (key + kPairKeys >= run.keys.end) release(kQueryFree, thread);
-    mask_few<Config, kTile>(scores, run, key + kTile * kLatentKeys);
+    mask_few<kTile>(scores, run, key + kTile * kLatentKeys);
     FewNumbers largest;
 #pragma unroll
     for (int own = 0; own < kFewOwn; ++own) {
@@ -256,12 +246,33 @@ __device__ __forceinline__ void visit_few(const float (&output)[kFewBlocks][8],
   }
 }
 
-/// What is left of an item: its output and LSE, or a partial result. By both warpgroups.
-template <class Config, int kHalf, class Work>
-__device__ __forceinline__ void store_few(const AttendParams& params, const Work& work,
-                                          const LatentItem& item, const LatentThread& thread,
-                                          float (&output)[kFewBlocks][8], FewState& state,
-                                          float value_scale) {
+/// Four columns of a row of the output.
+template <class Config>
+__device__ __forceinline__ void store_few_columns(const AttendParams& params, const RowTile& tile,
+                                                  int row, int column, const float (&of)[4]) {
+  const i64 to = token_of(tile, row) * params.output_token_stride +
+                 head_of(tile, row) * params.output_head_stride + column;
+  if constexpr (Config::kOutput == Element::kF32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(params.output) + to) = {of[0], of[1], of[2],
+                                                                           of[3]};
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<u16*>(params.output) + to) = {
+        pack<Config::kOutput>(of[0], of[1]), pack<Config::kOutput>(of[2], of[3])};
+  }
+}
+__device__ __forceinline__ void load_few_columns(float (&of)[4], int row, int column) {
+  u32 words[4];
+  load_words(few_output_at(column / 64, row, column % 64), words);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) of[k] = float_from_bits(words[k]);
+}
+
+/// Sums and maxima of both warpgroups become one: what this one's output is multiplied by, and
+/// LSEs.
+template <int kHalf>
+__device__ __forceinline__ void join_few_halves(FewState& state, FewNumbers& factor,
+                                                FewNumbers& lse, float value_scale,
+                                                const LatentThread& thread) {
   // Maxima and sums of both warpgroups, of 16 rows each.
   const auto place = [&](int array, int half, int own) {
     return static_cast<u32>(array + (half * kLatentRows + few_row(thread, own)) * 4);
@@ -276,8 +287,6 @@ __device__ __forceinline__ void store_few(const AttendParams& params, const Work
     }
   }
   sync_threads_of(kBothHalves, 256);
-  FewNumbers own_factor;
-  FewNumbers lse;
 #pragma unroll
   for (int own = 0; own < kFewOwn; ++own) {
     const float left = float_from_bits(load_word(place(kLatentMaximumAt, 0, own)));
@@ -288,9 +297,40 @@ __device__ __forceinline__ void store_few(const AttendParams& params, const Work
     const float of_right = exp2_fast(right - base);
     const float total = float_from_bits(load_word(place(kLatentSumAt, 0, own))) * of_left +
                         float_from_bits(load_word(place(kLatentSumAt, 1, own))) * of_right;
-    own_factor[own] = (kHalf == 0 ? of_left : of_right) * inverse_or_zero(total) * value_scale;
+    factor[own] = (kHalf == 0 ? of_left : of_right) * inverse_or_zero(total) * value_scale;
     lse[own] = latent_lse(maximum, total);
   }
+}
+
+/// Rows of the output, or of a partial result, that are in shared memory.
+template <class Config, class Work>
+__device__ __forceinline__ void store_few_rows(const AttendParams& params, const Work& work,
+                                               const LatentItem& item) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < item.tile.num_rows * (kLatentValues / 4);
+       i += 256) {
+    const int row = i / (kLatentValues / 4);
+    const int column = i % (kLatentValues / 4) * 4;
+    float of[4];
+    load_few_columns(of, row, column);
+    if (item.is_whole) {
+      store_few_columns<Config>(params, item.tile, row, column, of);
+    } else {
+      *reinterpret_cast<float4*>(work.partial_output() + (item.partial_row + row) * kLatentValues +
+                                 column) = {of[0], of[1], of[2], of[3]};
+    }
+  }
+}
+
+/// What is left of an item: its output and LSE, or a partial result. By both warpgroups.
+template <class Config, int kHalf, class Work>
+__device__ __forceinline__ void store_few(const AttendParams& params, const Work& work,
+                                          const LatentItem& item, const LatentThread& thread,
+                                          float (&output)[kFewBlocks][8], FewState& state,
+                                          float value_scale) {
+  FewNumbers own_factor;
+  FewNumbers lse;
+  join_few_halves<kHalf>(state, own_factor, lse, value_scale, thread);
   rescale_few(output, own_factor);
   if constexpr (kHalf == 1) {
     visit_few(output, thread, [](u32 at, float value) { store_word(at, float_bits(value)); });
@@ -314,31 +354,7 @@ __device__ __forceinline__ void store_few(const AttendParams& params, const Work
     }
   }
   sync_threads_of(kBothHalves, 256);
-  // Rows by 4 columns a thread.
-#pragma unroll 1
-  for (int i = kHalf * 128 + thread.index; i < item.tile.num_rows * (kLatentValues / 4); i += 256) {
-    const int row = i / (kLatentValues / 4);
-    const int column = i % (kLatentValues / 4) * 4;
-    float values[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      values[k] = float_from_bits(load_word(few_output_at(column / 64, row, column % 64 + k)));
-    }
-    if (!item.is_whole) {
-      *reinterpret_cast<float4*>(work.partial_output() + (item.partial_row + row) * kLatentValues +
-                                 column) = {values[0], values[1], values[2], values[3]};
-      continue;
-    }
-    const i64 to = token_of(item.tile, row) * params.output_token_stride +
-                   head_of(item.tile, row) * params.output_head_stride + column;
-    if constexpr (Config::kOutput == Element::kF32) {
-      *reinterpret_cast<float4*>(static_cast<float*>(params.output) + to) = {values[0], values[1],
-                                                                             values[2], values[3]};
-    } else {
-      *reinterpret_cast<uint2*>(static_cast<u16*>(params.output) + to) = {
-          pack<Config::kOutput>(values[0], values[1]), pack<Config::kOutput>(values[2], values[3])};
-    }
-  }
+  store_few_rows<Config>(params, work, item);
 }
 
 /// All items of tiles of 16 rows, by the warpgroup of one half.
