@@ -223,9 +223,7 @@ class MlaDecode {
         for (const attn::AttendParams& attend : attends) ops.attend(attend);
       });
     } else if (work_.capability.split == MlaDecodeSplit::kPlan) {
-      std::vector<attn::PlanParams> plans;
-      for (const DecodeRows& of_rank : rows) plans.push_back(plan_params(of_rank));
-      add_two_steps(attends, plans, &Ops::attend_plan, &Ops::combine_plan);
+      add_planned_steps(attends, rows);
     } else {
       std::vector<attn::SplitParams> splits;
       for (std::size_t i = 0; i < attends.size(); ++i) splits.push_back(split_params());
@@ -245,9 +243,20 @@ class MlaDecode {
     work_.add_step(counted_step("combine_decode", [each, combine] { each(combine); }));
   }
 
-  attn::PlanParams plan_params(const DecodeRows& rows) {
-    const DecodePlan plan = plan_dense_decode(rows.seq_lens, work_.plan.num_parts);
-    return work_.plan_params(plan, rows.query_start_loc, padded_heads_);
+  /// Nothing is combined where the attention finishes all requests itself.
+  void add_planned_steps(const std::vector<attn::AttendParams>& attends,
+                         const std::vector<DecodeRows>& rows) {
+    std::vector<attn::PlanParams> plans;
+    bool is_split = false;
+    for (const DecodeRows& of_rank : rows) {
+      const DecodePlan plan = plan_dense_decode(of_rank.seq_lens, work_.plan.num_parts);
+      is_split = is_split || plan.is_split();
+      plans.push_back(work_.plan_params(plan, of_rank.query_start_loc, padded_heads_));
+    }
+    if (is_split) return add_two_steps(attends, plans, &Ops::attend_plan, &Ops::combine_plan);
+    work_.add_attend_step("attend_decode", [&ops = work_.ops, attends, plans] {
+      for (std::size_t i = 0; i < attends.size(); ++i) ops.attend_plan(attends[i], plans[i]);
+    });
   }
 
   attn::SplitParams split_params() {

@@ -7,7 +7,8 @@
 //   project_query, concat_query      q_nope @ W_UK_T, with q_pe behind it
 //   all_gather_query                 several ranks: heads of all
 //   quantise_query, pad_query_heads  where the plan or the problem says so
-//   attend_decode, combine_decode    the attention, in parts where the plan has some
+//   attend_decode, combine_decode    the attention, in parts where the plan has some; a plan of
+//                                    whole requests leaves nothing to combine
 //   the stages of ranks/exchange.h, round_output
 //                                    several ranks: partial results, rounded once
 //   project_value                    latent output @ W_UV

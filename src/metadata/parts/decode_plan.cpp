@@ -41,6 +41,13 @@ void take_payload(Cursor& at, DecodePlan& plan, int fixed_overhead) {
   }
 }
 
+/// Whether `num_parts` parts of plan.payload take all blocks.
+bool is_enough(DecodePlan plan, int num_parts, int fixed_overhead) {
+  Cursor at;
+  for (int i = 0; i < num_parts; ++i) take_payload(at, plan, fixed_overhead);
+  return at.request == plan.num_blocks.size();
+}
+
 DecodePart make_part(const Cursor& begin, const Cursor& end, std::span<const int32_t> num_blocks,
                      std::span<const int32_t> lens) {
   DecodePart part;
@@ -58,6 +65,23 @@ DecodePart make_part(const Cursor& begin, const Cursor& end, std::span<const int
     part.last_req_split = part.first_req_split;
   }
   return part;
+}
+
+/// Deals all blocks out by plan.payload.
+void deal_parts(DecodePlan& plan, std::span<const int32_t> lens, int num_parts,
+                int fixed_overhead) {
+  plan.parts.clear();
+  plan.num_splits.assign(lens.size() + 1, 0);
+  Cursor at;
+  for (int i = 0; i < num_parts; ++i) {
+    const Cursor begin = at;
+    take_payload(at, plan, fixed_overhead);
+    plan.parts.push_back(make_part(begin, at, plan.num_blocks, lens));
+  }
+  if (at.request != lens.size()) {
+    fail(ErrorKind::kInternal, "decode plan: {} of {} requests left over", lens.size() - at.request,
+         lens.size());
+  }
 }
 
 /// Blocks and overhead of each request.
@@ -135,7 +159,15 @@ DecodePlan plan_dense_decode(std::span<const int32_t> lens, int num_parts) {
   DecodePlan split = plan_decode(lens, num_parts, kDecodePlanDenseOverhead);
   const std::vector<int64_t> loads = loads_of(split.num_blocks);
   const int64_t payload = least_full_run(loads, num_parts);
-  if (payload > split.payload + kDecodePlanSplitCost) return split;
+  if (payload > split.payload + kDecodePlanSplitCost) {
+    const int64_t enough = split.payload;
+    split.payload -= kDecodePlanDenseOverhead;
+    while (split.payload < enough && !is_enough(split, num_parts, kDecodePlanDenseOverhead)) {
+      ++split.payload;
+    }
+    deal_parts(split, lens, num_parts, kDecodePlanDenseOverhead);
+    return split;
+  }
   return plan_whole_requests(lens, num_parts, std::move(split.num_blocks), loads, payload);
 }
 
@@ -155,18 +187,12 @@ DecodePlan plan_decode(std::span<const int32_t> lens, int num_parts, int fixed_o
     total += plan.num_blocks.back() + fixed_overhead;
   }
   plan.payload = ceil_div(total, num_parts) + fixed_overhead;
-  plan.num_splits.assign(lens.size() + 1, 0);
-  Cursor at;
-  for (int i = 0; i < num_parts; ++i) {
-    const Cursor begin = at;
-    take_payload(at, plan, fixed_overhead);
-    plan.parts.push_back(make_part(begin, at, plan.num_blocks, counted));
-  }
-  if (at.request != lens.size()) {
-    fail(ErrorKind::kInternal, "decode plan: {} of {} requests left over", lens.size() - at.request,
-         lens.size());
-  }
+  deal_parts(plan, counted, num_parts, fixed_overhead);
   return plan;
+}
+
+bool DecodePlan::is_split() const {
+  return num_splits.back() > static_cast<int32_t>(num_splits.size()) - 1;
 }
 
 int dense_decode_parts(int num_sms, int query_len, int num_heads, int num_kv_heads) {

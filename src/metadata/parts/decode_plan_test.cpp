@@ -136,12 +136,24 @@ TEST_CASE("a dense decode splits requests where whole ones would leave parts wit
        std::vector<std::array<int, 3>>{{64, 4096, 132}, {32, 32768, 66}, {1, 131072, 66}}) {
     const Ints lens(static_cast<size_t>(requests), len);
     const DecodePlan plan = plan_dense_decode(lens, parts);
-    CHECK(plan.parts == plan_decode(lens, parts, kDecodePlanDenseOverhead).parts);
     CHECK(plan.num_splits.back() > requests);
+    CHECK(plan.payload <= plan_decode(lens, parts, kDecodePlanDenseOverhead).payload);
   }
   Ints skewed(64, 100);
   skewed[17] = 100000;
   CHECK(plan_dense_decode(skewed, 66).num_splits.back() > 64);
+}
+
+TEST_CASE("a dense decode in splits has the least payload that is enough") {
+  const DecodePlan plan = plan_dense_decode(Ints(64, 4096), 132);
+  CHECK(plan.payload == 32 + kDecodePlanDenseOverhead);
+  check_part(plan.parts[0], {0, 0, 0, 32, 0});
+  check_part(plan.parts[127], {63, 63, 32, 64, 1});
+  CHECK(plan.parts[128].begin_req > plan.parts[128].end_req);
+  CHECK(plan.is_split());
+  CHECK(plan_decode(Ints(64, 4096), 132, kDecodePlanDenseOverhead).parts[0].end_block == 34);
+  CHECK_FALSE(plan_dense_decode(Ints(128, 4096), 132).is_split());
+  CHECK_FALSE(plan_dense_decode(Ints{}, 3).is_split());
 }
 
 TEST_CASE("plans of dense decodes deal out every block, and none is much fuller than with splits") {
