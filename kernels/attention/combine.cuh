@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
 
 /// Splits of a planned decode; a request with one split has been finished by attend_plan already.
 /// Grid: x = (token, head) rows of the longest query, y = request. What the plan and the batch say
-/// is read before the wait: whoever made it had ended before attend_plan began.
+/// is read before the wait: whoever made it had ended before attend_plan let this kernel begin.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_plan(const __grid_constant__ AttendParams params,
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
   const int head = static_cast<int>(row % params.num_heads);
   const i64 first = (plan.partial_start_loc[request] + index) * params.num_heads + head;
   const i64 stride = query_len * params.num_heads;
-  await_previous_kernel();  // by all: who waits for this kernel waits for the one before it as well
+  await_previous_kernel();  // by all, so that the kernel behind this one comes after attend_plan too
   if (splits <= 1 || index >= query_len) return;
   combine_row<Config>(
       params, query_start + index, head, splits,

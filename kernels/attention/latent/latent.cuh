@@ -1,8 +1,8 @@
 // Attention over MLA latents on SM 9.0: one KV head, keys of 512 + 64 columns in pages, and the
 // value of a key is its first 512 columns. Products by two warpgroups (latent_products.cuh); here,
-// the copy engine's loads, queued by the first warp of a third one.
+// the copy engine's loads, queued by the first warp of a third one, with kFew by two of its warps.
 //
-// Halves of a tile are loaded again as soon as nobody reads them: V0 left, V1 right, V0 right with
+// Without kFew, halves of a tile are loaded again as soon as nobody reads them: V0 left, V1 right, V0 right with
 // the rope part (where P0 was), V1 left with the rope part (where P1 was), in this order.
 //
 // Config: kElement (of queries and keys: bf16 or f16), kOutput (the same or f32), kBlockSize (keys
@@ -90,8 +90,8 @@ __device__ __forceinline__ void load_items(const AttendParams& params, const Wor
   }
 }
 
-/// The same for few rows, where either half goes through its tiles by itself: by two warps, of
-/// which each loads every second tile, the half first that is first free.
+/// The same for few rows, where each warpgroup goes through its own tiles: by two warps, each of
+/// which loads every second tile, starting with the columns that become free first.
 template <class Config, class Work>
 __device__ __forceinline__ void load_few_items(const AttendParams& params, const Work& work,
                                                const TensorMap& query_map, const TensorMap& key_map,
@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_few_items(const AttendParams& params, const
 }
 
 /// Has the lengths, and this CTA's share of the block table, brought into the L2, so that the first
-/// keys wait for device memory once instead of for each of them in turn. By one warp.
+/// keys wait for device memory once instead of once for each table. By one warp.
 template <class Work>
 __device__ __forceinline__ void fetch_tables(const AttendParams& params, const Work& work) {
   constexpr int kLine = 32;  // numbers

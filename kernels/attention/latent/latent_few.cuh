@@ -1,9 +1,9 @@
-// The products of latent_products.cuh for no more than 16 query rows, the heads of one decoded
-// token: with rows as the 64 of a product three quarters of the tensor cores' work would be for
-// nothing. So the sides change places: S^T = K Q^T and O^T = V^T P^T, with 64 keys, or 64 columns
+// The products of latent_products.cuh for no more than 16 query rows, heads by tokens: with rows as
+// the 64 of a product three quarters of the tensor cores' work would be for nothing. So the sides
+// change places: S^T = K Q^T and O^T = V^T P^T, with 64 keys, or 64 columns
 // of values, by 16 rows.
 //
-// Either warpgroup has the tiles of its own, the left one the even and the right one the odd ones,
+// Each warpgroup has its own tiles, the left one the even and the right one the odd ones,
 // with a softmax of its own; nothing passes between them before the end of an item, when the two
 // results become one. A thread has four query rows, columns of its fragments: 8 j + lane % 4 * 2 +
 // i is number 2 j + i of them below.

@@ -11,7 +11,7 @@ constexpr int kLatentValues = 512;  // columns of a value, the first ones of its
 constexpr int kLatentRope = 64;     // the others
 constexpr int kLatentRows = 64;     // query rows of a tile
 constexpr int kLatentKeys = 64;     // keys of a tile
-constexpr int kFewRows = 16;        // up to so many rows latent_few.cuh multiplies
+constexpr int kFewRows = 16;        // the most that latent_few.cuh multiplies
 
 /// A tile of queries or keys is cut into pieces of 64 columns, 64 rows of 128 bytes each. Pieces 0
 /// to 3 are the values of the left warpgroup, 4 to 7 of the right one, the last is the rope part.

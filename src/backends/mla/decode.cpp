@@ -243,11 +243,12 @@ class MlaDecode {
     work_.add_step(counted_step("combine_decode", [each, combine] { each(combine); }));
   }
 
-  /// Nothing is combined where the attention finishes all requests itself.
+  /// Nothing is combined where the attention finishes all requests itself. Why always over ranks:
+  /// each of them splits its own lengths, and all need the same steps.
   void add_planned_steps(const std::vector<attn::AttendParams>& attends,
                          const std::vector<DecodeRows>& rows) {
     std::vector<attn::PlanParams> plans;
-    bool is_split = false;
+    bool is_split = work_.has_ranks();
     for (const DecodeRows& of_rank : rows) {
       const DecodePlan plan = plan_dense_decode(of_rank.seq_lens, work_.plan.num_parts);
       is_split = is_split || plan.is_split();

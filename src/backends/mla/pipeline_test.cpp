@@ -218,6 +218,23 @@ TEST_CASE("the query of decodes is made in one step with the writing of the cach
   CHECK(run(ranks, "MLA", true).has_step("concat_query"));
 }
 
+TEST_CASE("a plan of whole requests has no combination, except over ranks, whose steps are alike") {
+  Problem problem = small_problem();
+  problem.batch = {{1, 5}, {1, 7}};
+  const Run whole(problem, "FLASHMLA");
+  CHECK(whole.plan.num_parts > 1);
+  CHECK_FALSE(whole.has_step("combine_decode"));
+  CHECK(whole.error() < kTolerance);
+  problem.dcp.world_size = 2;
+  const Run ranks(problem, "FLASHMLA");
+  CHECK(ranks.has_step("combine_decode"));
+  CHECK(ranks.error() < kTolerance);
+  problem.dcp.world_size = 1;
+  problem.kv_cache.num_blocks = 160;
+  problem.batch = {{1, 700}, {1, 900}};
+  CHECK(Run(problem, "FLASHMLA").has_step("combine_decode"));
+}
+
 TEST_CASE("the number of context chunks does not change a prefill") {
   Problem problem = small_problem();
   problem.mla.workspace_tokens = 512;

@@ -244,9 +244,11 @@ inline std::vector<HopperCase> hopper_code_form_cases() {
   AttendCase c = hopper_codes("hopper e4m3 d128 longer", 128, 128, 16);
   c.query_lens = {700, 300, 1, 900};
   c.context_lens = {500, 0, 90, 10};
-  for (const char* options : {"", ":ordered=1", ":ping_pong=1", ":consumers=2:sums=0:ping_pong=1",
-                              ":consumers=2:sums=0:promote=4", ":consumers=2:tile_n=160:sums=64",
-                              ":consumers=2:tile_n=192"}) {
+  for (const char* options :
+       {"", ":unroll=0:ping_pong=0", ":tile_n=96:stages=3", ":sums=32", ":sums=32:ordered=1",
+        ":sums=32:ping_pong=1:unroll=0", ":apart=0:consumers=2:sums=0:ping_pong=1",
+        ":apart=0:consumers=2:sums=0:promote=4", ":consumers=2:tile_n=160:sums=64",
+        ":consumers=2:tile_n=192:sums=32"}) {
     add(c, options);
   }
   c.window_right = -1;
@@ -256,8 +258,9 @@ inline std::vector<HopperCase> hopper_code_form_cases() {
   add(hopper_codes("hopper e4m3 d32", 32, 32, 16), "");
   c = hopper_codes("hopper e4m3 d64", 64, 64, 64);
   add(c, "");
-  add(c, ":tile_n=96:sums=0:ping_pong=1");
-  add(c, ":consumers=2:tile_n=224");
+  add(c, ":sums=32");
+  add(c, ":apart=0:tile_n=96:sums=0:ping_pong=1");
+  add(c, ":consumers=2:tile_n=224:sums=32");
   c = hopper_codes("hopper e4m3 d256", 256, 256, 16);
   add(c, "");
   add(c, ":tile_n=64:sums=0");

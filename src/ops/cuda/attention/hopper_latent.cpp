@@ -1,6 +1,6 @@
 // The candidate of MLA latents on Hopper: kernels/attention/latent/latent.cuh, for decodes over
-// 16-bit entries of DeepSeek's sizes. Everything else of MLA (listed keys, one-byte entries, other
-// sizes and machines) is the general kernel's.
+// 16-bit entries of DeepSeek's sizes. Listed keys are hopper_gathered's, one-byte entries
+// hopper_latent_codes', other sizes and machines the general kernel's.
 #include <algorithm>
 #include <string>
 

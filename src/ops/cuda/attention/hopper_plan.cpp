@@ -215,7 +215,7 @@ bool divides_columns(const attn::AttendParams& params, int columns) {
 
 /// The first that fits, or the last.
 const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params,
-                             bool scales_first) {
+                             bool scales_first, bool may_be_apart = false) {
   const auto fits = [&](const TileChoice& tile) {
     // Why: what transforms scores takes registers too; 112 keys of three consumers would spill,
     // beside two sums 96, and beside sums of pieces any.
@@ -223,13 +223,14 @@ const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::Atte
     const bool has_room =
         !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
     // Why pages: of ragged rows 192 x 96 spill up to 284 bytes beside 128 columns, and 64 have not
-    // been measured. Nor have windows and short images, with the wider tiles of `apart`; in windows
-    // 192 x 128 spill 340 bytes beside 128 columns.
+    // been measured. Nor have windows, ranges and short images, with the wider tiles of `apart`; in
+    // windows 192 x 128 spill 340 bytes beside 128 columns.
     const bool has_pieces =
         is_paged(params) || (params.v_head_size > 64 && params.v_head_size <= 96);
     if (tile.sums > 0 && !(has_pieces && divides_columns(params, tile.sums))) return false;
-    const bool is_long = !has_window(params) && !has_short_sequences(params);
-    if (tile.apart && (scales_first || !has_pieces || !is_long || params.v_head_size < 64)) {
+    const bool is_plain = !scales_first && !has_window(params) && !has_short_sequences(params) &&
+                          params.score.mm_ranges == nullptr;
+    if (tile.apart && !(may_be_apart && has_pieces && is_plain && params.v_head_size >= 64)) {
       return false;
     }
     return has_room && params.head_size <= tile.most_columns &&
@@ -251,7 +252,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
   }
   if (has_e4m3_products(params)) {
     return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
-                                     : first_tile(kCodeTiles, params, scales_first);
+                                     : first_tile(kCodeTiles, params, scales_first, forms.apart);
   }
   if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
@@ -325,10 +326,12 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 }
 
 /// Whether a step for every stage pays in the plan that is asked for. Over pages, as above: bf16 of
-/// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 of D128 1409 and
-/// 1460, D64 1048 and 1072, D256 2499 and 2471; int8 at level 1 of D64 1291 and 1349, of D128 1690
-/// and 1679; contiguous e4m3 of an encoder of 80 columns 2241 and 2334. With a soft cap or ALiBi it
-/// gains nothing, and where a CTA stays for several row tiles the copies would spill.
+/// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 by pieces of D128
+/// 1409 and 1460, D64 1048 and 1072, D256 2499 and 2471, contiguous of an encoder of 80 columns
+/// 2241 and 2334; e4m3 apart, one request of 16,384 tokens, D128 2347 and 2431, D64 1909 and 1772,
+/// the encoder 2052 and 2020; with fast sums D128 2253 and 2379; int8 at level 1 of D64 1291 and
+/// 1349, of D128 1690 and 1679. With a soft cap or ALiBi it gains nothing, and where a CTA stays
+/// for several row tiles the copies would spill.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params) || plan.stays()) return false;
   if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
@@ -360,7 +363,7 @@ int group_of(const attn::AttendParams& params) {
 std::string choose_sums(const attn::AttendParams& params, HopperPlan& plan) {
   const bool has_sums = has_e4m3_products(params) && params.fast_fp8_sums == 0;
   if (!has_sums) plan.sums = 0;
-  plan.apart = plan.apart && has_sums && plan.sums == 0;
+  plan.apart = plan.apart && has_sums;
   if (!has_e4m3_products(params)) {
     plan.promote = 0;
     return "";
@@ -459,7 +462,9 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.cap = cap_form(params);
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
+  forms.apart = true;
   apply_hopper_options(options, &forms);
+  forms.apart = forms.apart && forms.sums == 0;
   choose_transform(params, forms);
   const TileChoice& choice = choose_tile(params, forms);
   plan.tile = {params.head_size,
@@ -485,12 +490,19 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
   std::string reason = apply_hopper_options(options, &asked);
+  // Sums of either kind that are asked for replace those of the choice.
+  const auto settle_sums = [&](HopperPlan& p) {
+    if (p.apart && forms.sums == 0) p.sums = 0;
+    p.apart = p.apart && p.sums == 0;
+  };
+  settle_sums(asked);
   choose_transform(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   plan.late_output = stores_late(params, asked);
   if (plan.late_output && keys_of_row(params) <= kMostLateTokensWithoutBounds) plan.bounds = false;
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_hopper_options(options, &plan);
+  settle_sums(plan);
   choose_transform(params, plan);
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   plan.add_floats = plan.add_floats && has_int8_scores(params);

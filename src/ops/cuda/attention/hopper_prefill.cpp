@@ -256,8 +256,8 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   // In the loop over tiles that nobody masks there are none.
   if (has_int8_scores(params) && plan.unrolled) return 256;
   if (key_bytes(params) == 1 && plan.scales_first) return 128;
-  if (key_bytes(params) == 1 && params.score.window_left >= 0) return 184;
-  if (key_bytes(params) == 1) return plan.unrolled ? (plan.apart ? 144 : 64) : 48;
+  if (plan.sums > 0 && params.score.window_left >= 0) return 184;
+  if (key_bytes(params) == 1) return plan.apart ? 160 : plan.unrolled ? 64 : 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;

@@ -247,7 +247,20 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they 
   CHECK_FALSE(hopper_plan(codes().params).apart);
   CHECK_FALSE(hopper_plan(codes().params).unrolled);
   CHECK(hopper_plan(codes(128, 128, 16).params, "promote=4").promote == 1);
-  CHECK_FALSE(hopper_plan(codes(128, 128, 16).params, "sums=64").apart);
+  // What is asked for leads to the tile of its kind.
+  for (const char* options : {"sums=32", "apart=0"}) {
+    CAPTURE(options);
+    CHECK(plan_text(codes(64, 64, 16), options) == "192x128");
+    CHECK(plan_text(codes(128, 128, 16), options) == "192x96");
+    const HopperPlan by_pieces = hopper_plan(codes(64, 64, 16).params, options);
+    CHECK_FALSE(by_pieces.apart);
+    CHECK(by_pieces.sums == 32);
+    CHECK(by_pieces.unrolled);
+    CHECK_FALSE(by_pieces.ping_pong);
+  }
+  CHECK_FALSE(hopper_plan(codes(128, 128, 16).params, "apart=1:sums=64").apart);
+  CHECK(hopper_plan(codes(256, 256, 16).params, "apart=1").apart);
+  CHECK(hopper_plan(codes(256, 256, 16).params, "apart=1").sums == 0);
   CHECK_FALSE(hopper_plan(Problem().params, "apart=1").apart);
   // 32 columns are no several pieces of 32, and no wider ones.
   CHECK(plan_text(codes(32, 32, 16)) == "192x96");

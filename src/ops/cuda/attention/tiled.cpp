@@ -177,6 +177,7 @@ void launch_joined(Launcher& launcher, const AttendCall& call, const DecodeOptio
     }
   }
   form.entry = "decode_joined";
+  form.heads = 1;  // of all its kernels: they are launched by one shape
   const AttendKernel kernel = decode_kernel(launcher.target(), params, form);
   const LaunchShape shape = row_tiles(kernel, params, split.num_splits);
   if (attn::join_bytes(kernel.tile_rows, split.num_splits, kernel.threads) > kernel.ring_bytes) {
