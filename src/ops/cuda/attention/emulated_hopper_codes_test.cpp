@@ -368,9 +368,11 @@ TEST_CASE("the Hopper kernel on emulated threads computes weights before it wait
 }
 
 struct Fast128 : TwoSums128 {
-  static constexpr int kTileN = 192;
-  static constexpr int kStages = 2;
+  static constexpr int kConsumers = 3;
   static constexpr int kPromote = 0;
+  static constexpr bool kPingPong = false;
+  static constexpr bool kFixedBase = true;
+  static constexpr bool kUnrolled = true;
 };
 struct FastSumsToF32 : Fast128 {
   static constexpr attn::Element kOutput = attn::Element::kF32;
