@@ -250,7 +250,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
   const int head = static_cast<int>(row % params.num_heads);
   const i64 first = (plan.partial_start_loc[request] + index) * params.num_heads + head;
   const i64 stride = query_len * params.num_heads;
-  await_previous_kernel();  // by all, so that the kernel behind this one comes after attend_plan too
+  // By all, so that the kernel behind this one comes after attend_plan too.
+  await_previous_kernel();
   if (splits <= 1 || index >= query_len) return;
   combine_row<Config>(
       params, query_start + index, head, splits,

@@ -196,8 +196,8 @@ struct HopperConsumer : HopperFewRows<Config> {
   }
 
   /// step() of a tile with no product of another one beside it; other warpgroups fill the tensor
-  /// cores. A turn ends when the scores are there: products that are queued together end together,
-  /// and then all warpgroups want the exponential unit at once.
+  /// cores. A turn ends with the scores: products that are queued together end together, and then
+  /// all want the exponential unit at once. Why not by finish(): it spills 180 bytes here, not 132.
   template <bool kEdge, int kStage>
   __device__ __forceinline__ void step_apart(Registers& r, const Plan& plan, int n) {
     constexpr bool kIsKnown = kStage != Products::kAnyStage;

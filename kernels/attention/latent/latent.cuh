@@ -2,8 +2,9 @@
 // value of a key is its first 512 columns. Products by two warpgroups (latent_products.cuh); here,
 // the copy engine's loads, queued by the first warp of a third one, with kFew by two of its warps.
 //
-// Without kFew, halves of a tile are loaded again as soon as nobody reads them: V0 left, V1 right, V0 right with
-// the rope part (where P0 was), V1 left with the rope part (where P1 was), in this order.
+// Without kFew, halves of a tile are loaded again as soon as nobody reads them: V0 left, V1 right,
+// V0 right with the rope part (where P0 was), V1 left with the rope part (where P1 was), in this
+// order.
 //
 // Config: kElement (of queries and keys: bf16 or f16), kOutput (the same or f32), kBlockSize (keys
 // of a block of the cache), kQueryBox (latent_query_box(), or 0: threads copy the query), kPolicy

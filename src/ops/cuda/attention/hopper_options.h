@@ -1,6 +1,7 @@
 // The options by which a forced kernel's name overrides what HopperPlan chooses for a problem,
-// "hopper_prefill:tile_n=64:stages=3": which there are, of which kernel, and how far they go. A user
-// tunes a kernel by them on another GPU; what is measured to pay becomes a choice of hopper_plan().
+// "hopper_prefill:tile_n=64:stages=3": which there are, of which kernel, and how far they go. A
+// user tunes a kernel by them on another GPU; what is measured to pay becomes a choice of
+// hopper_plan().
 #pragma once
 
 #include <optional>
