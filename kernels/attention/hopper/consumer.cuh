@@ -20,23 +20,14 @@ struct HopperConsumer : HopperFewRows<Config> {
   using FewRows = HopperFewRows<Config>;
   using Shape = HopperShape<Config>;
   using Place::consumer;
-  using Place::copy_query;
-  using Place::describe;
   using Place::first_row;
   using Place::is_alone;
-  using Place::items_done;
-  using Place::kShortcuts;
   using Place::lane;
   using Place::leave;
   using Place::leave_unread;
   using Place::place_of;
-  using Place::query_stage;
   using Place::rows;
   using Place::shape;
-  using Place::store_pairs;
-  using Place::store_part;
-  using Place::store_wide;
-  using Place::take_slot;
   using Place::tile;
   using Place::warp_row;
   using Products::accumulators;
@@ -141,15 +132,18 @@ struct HopperConsumer : HopperFewRows<Config> {
     }
   };
   __device__ Plan plan_of(const HopperItem& item) const {
-    const TileBounds mine =
-        cut_to(bounds_of<Config>(shape.params, item.tile, first_row(), kConsumerRows),
-               Shape::first_key(item));
+    HopperShare mine;
     Plan plan;
+    if constexpr (Config::kAhead) {
+      const HandedItem& handed = *shape.item_place(this->query_stage());
+      mine = handed.shares[first_row() / kConsumerRows];
+      plan.unmasked = handed.unmasked;
+    } else {
+      mine = shape.share_of(item, first_row());
+      plan.unmasked = unmasked_tiles(item.keys, item.bounds.core, Config::kTileN);
+    }
     plan.tiles = item.keys;
-    // Why all of them in turns: every warpgroup has to take as many.
-    plan.seen = Config::kPingPong ? KeyInterval{item.keys.first, item.keys.end}
-                                  : seen_tiles(item.keys, mine.hull, Config::kTileN);
-    plan.unmasked = unmasked_tiles(item.keys, item.bounds.core, Config::kTileN);
+    plan.seen = mine.seen;
     plan.own_core = mine.core;
     return plan;
   }
@@ -175,6 +169,24 @@ struct HopperConsumer : HopperFewRows<Config> {
     values.advance();
   }
 
+  /// When the scores of tile `n` are there: whether the item's queries were read for the last time.
+  __device__ __forceinline__ void leave_query_early(const Plan& plan, int n) const {
+    if constexpr (Shape::kLeavesEarly) {
+      if (n == plan.seen.begin) leave(shape.query_empty(0));
+    }
+  }
+
+  /// O = 0. Why hidden: where the compiler knows zeros it copies them from register to register at
+  /// every branch behind, 130 instructions a row tile.
+  __device__ __forceinline__ static void clear_output(Registers& r) {
+#pragma unroll
+    for (int n = 0; n < kValueBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
+    }
+    fence_registers(r.o[0]);
+  }
+
   /// The first tile: no product runs beside it, but what else is to be done meanwhile.
   template <class Meanwhile>
   __device__ __forceinline__ void start(Registers& r, const Plan& plan, int n,
@@ -188,10 +200,12 @@ struct HopperConsumer : HopperFewRows<Config> {
     await_products<0>();
     fence_scores(r);
     leave(shape.key_empty(keys.stage));
+    leave_query_early(plan, n);
     keys.advance();
     scale_scores(r);
     weigh(r, plan.first_key(n), plan.masks(n));
     pack_all(r);
+    clear_output(r);
     if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
 
@@ -257,6 +271,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     await_products<1>();
     fence_scores(r);
     leave(shape.key_empty(keys.stage));
+    leave_query_early(plan, n);
     keys.advance();
     scale_scores(r);
     const DueRescale due =
@@ -337,6 +352,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     if (n >= plan.seen.begin) {
       if constexpr (Products::kApart) {
         meanwhile();
+        clear_output(r);
       } else {
         start(r, plan, n, meanwhile);
         --n;
@@ -353,6 +369,8 @@ struct HopperConsumer : HopperFewRows<Config> {
     } else {
       meanwhile();
       then();
+      clear_output(r);
+      if constexpr (Shape::kLeavesEarly) leave_unread(shape.query_empty(0));
     }
 #pragma unroll 1
     for (; n >= plan.tiles.first; --n) skip(r, plan, n);
@@ -387,12 +405,15 @@ struct HopperConsumer : HopperFewRows<Config> {
       if (params.kv.v_scale != nullptr) factor *= params.kv.v_scale[at.kv_head];
     }
     // As few branches as there can be, and no divisions: all consumers end their tiles at about the
-    // same time, so what waits for the last instruction counts. One row after the other, since
-    // three consumers have no registers for both.
+    // same time, so what waits for the last instruction counts.
+    float sums[2];
+    float bases[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
-      float base = r.state.base[0][half];
+      float& sum = sums[half];
+      float& base = bases[half];
+      sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
+      base = r.state.base[0][half];
       if constexpr (Config::kOneBase) base = sum == 0.0f ? kNegInf : 0.0f;
       float kept = 1.0f;
       if (has_sink && params.score.sinks != nullptr) {
@@ -403,7 +424,11 @@ struct HopperConsumer : HopperFewRows<Config> {
         kept = add_sink(sink, base, sum, weight_of_base);
       }
       scale_output_row(r.o, 0, half, sum == 0.0f ? 0.0f : reciprocal_fast(sum) * kept * factor);
-      if (lane() % 4 == 0) store_row_lse(at, half, base, sum);
+    }
+    // All four lanes of a row have its sum: one of them for each of their two rows.
+    const int half = lane() % 4;
+    if (half < 2) {
+      store_row_lse(at, half, half == 0 ? bases[0] : bases[1], half == 0 ? sums[0] : sums[1]);
     }
     if constexpr (Shape::kInt8Values == 1) scale_columns(r);
   }
@@ -459,140 +484,6 @@ struct HopperConsumer : HopperFewRows<Config> {
   __device__ __forceinline__ void reset(Registers& r) const {
     reset_state(r.state);
     reset_sums(r);
-#pragma unroll
-    for (int n = 0; n < kValueBlocks; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
-    }
-  }
-
-  /// Whether this warpgroup copies its queries itself, since they came in no box.
-  __device__ __forceinline__ bool copies(const HopperItem& item) const {
-    if constexpr (!Config::kAhead) return true;
-    return !Shape::kCountsTokens && first_row() + kConsumerRows > item.tile.num_rows;
-  }
-
-  __device__ __forceinline__ void work(const HopperItem& item) {
-    if constexpr (FewRows::kTakesFew) {
-      if (item.tile.num_rows <= kMostFewRows) {
-        this->attend_few(item);
-        return;
-      }
-    }
-    if constexpr (has_tile_list<Config>()) take_slot(item);
-    const Plan plan = plan_of(item);
-    // What is skipped first may be settled, which asks the rows, and in a list how many there are.
-    const bool begins_to_skip = has_tile_list<Config>() || plan.seen.end < plan.tiles.end;
-    const bool describes_first = begins_to_skip || copies(item);
-    if (describes_first) describe(item);
-    if (copies(item)) copy_query();
-    Registers r;
-    reset(r);
-    attend(
-        r, plan,
-        [&] {
-          if (!describes_first) describe(item);
-        },
-        [] {});
-    if constexpr (kShortcuts) {
-      const bool has_rows = first_row() < tile()->num_rows;
-      __syncwarp();  // the next tile comes there
-      if (!has_rows) return;
-    }
-    put_out(r);
-  }
-
-  /// O and LSE of the item in `tile()`.
-  __device__ __forceinline__ void put_out(Registers& r) const {
-    normalise(r);
-    if constexpr (has_parts<Config>()) {
-      store_part(r.o);
-    } else if constexpr (Config::kWideStores) {
-      store_wide(r.o);
-    } else {
-      store_pairs(r.o);
-    }
-  }
-
-  /// Says that this warp is through with the item's place of queries and output.
-  __device__ __forceinline__ void leave_query() const {
-    if constexpr (Shape::kStoresBoxes) await_stores_read<0>();
-    publish_shared_writes();  // of output rows, which the next queries overwrite
-    __syncwarp();
-    leave(shape.query_empty(query_stage()));
-  }
-
-  /// The output of an item is stored beside the first product of the next one, and its place is
-  /// left when that one's first weights are there: by then the copy engine has read it. Why: of a
-  /// prompt of 512 tokens a quarter of the time goes into outputs, during which the tensor cores
-  /// have nothing to do. Why packed: in 32 bits it does not fit beside the scores to come.
-  __device__ __forceinline__ void run_with_late_output() {
-    typename Place::Packed packed;
-    bool is_due = false;  // the output of the item before
-    bool is_left = true;  // and its place
-    // `items_done` says where an item's queries and output are.
-    const auto store_due = [&] {
-      if (!is_due) return;
-      --items_done;
-      store_wide(packed);
-      ++items_done;
-      is_due = false;
-      is_left = false;
-    };
-    const auto leave_due = [&] {
-      if (is_left) return;
-      --items_done;
-      leave_query();
-      ++items_done;
-      is_left = true;
-    };
-    for (;;) {
-      await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
-      const HopperItem& item = *shape.item_place(query_stage());
-      const bool is_last = item.tile.num_rows <= 0;
-      const bool copies_query = copies(item);
-      if (is_last || copies_query) store_due();
-      if (is_last) break;
-      if (copies_query) {
-        describe(item);
-        copy_query();
-      }
-      Registers r;
-      attend(
-          r, plan_of(item),
-          [&] {
-            store_due();
-            reset(r);
-            if (!copies_query) describe(item);
-          },
-          leave_due);
-      normalise(r);
-      Place::pack_output(r.o, packed);
-      is_due = true;
-      ++items_done;
-    }
-    leave_due();
-  }
-
-  __device__ void run() {
-    // The first turn is the first warpgroup's; it counts as passed on by itself.
-    if constexpr (Config::kPingPong) {
-      if (consumer == 0) arrive_threads_of(kTurnBarrier, 2 * kWarpgroupThreads);
-    }
-    if constexpr (Config::kLateOutput) {
-      run_with_late_output();
-    } else if constexpr (Config::kAhead) {
-      for (;;) {
-        await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
-        const HopperItem& item = *shape.item_place(query_stage());
-        if (item.tile.num_rows <= 0) return;
-        work(item);
-        leave_query();
-        ++items_done;
-      }
-    } else {
-      shape.for_each_item([&](const HopperItem& item) { work(item); });
-    }
   }
 };
 

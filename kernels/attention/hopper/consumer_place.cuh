@@ -71,12 +71,17 @@ struct HopperPlace {
       return kWarpRows;
     }
   }
-  /// This warp's rows and its copy of the row tile, in shared memory: registers are for S, O and P.
+  /// This warp's rows, in shared memory: registers are for S, O and P.
   __device__ __forceinline__ Row* rows() const {
     return reinterpret_cast<Row*>(shape.memory + Shape::kLayout.rows) + consumer * kConsumerRows +
            warp_row();
   }
+  /// The row tile: where it was handed over if it stays there until its output is stored, else this
+  /// warp's copy.
+  static constexpr bool kReadsItem =
+      Config::kAhead && !Shape::kLeavesEarly && !has_tile_list<Config>();
   __device__ __forceinline__ RowTile* tile() const {
+    if constexpr (kReadsItem) return &shape.item_place(query_stage())->item.tile;
     return reinterpret_cast<RowTile*>(shape.memory + Shape::kLayout.tiles) + consumer * 4 +
            thread / 32;
   }
@@ -101,7 +106,7 @@ struct HopperPlace {
 
   /// The row tile and this warp's rows of it into shared memory.
   __device__ void describe(const HopperItem& item) const {
-    if (lane() == 0) {
+    if (!kReadsItem && lane() == 0) {
       *tile() = item.tile;
       // Nobody asks for a consumer's request any more, and for its part only at the end.
       if constexpr (has_parts<Config>()) tile()->request = item.part;
@@ -109,9 +114,10 @@ struct HopperPlace {
     const int first = first_row() + warp_row();
     if (lane() < kWarpRows) {
       // A list has no ranges; elsewhere kernels are as they were measured.
-      constexpr bool kMayHaveRanges = Config::kRanges || !has_tile_list<Config>();
+      constexpr bool kMayHaveRanges =
+          Config::kRanges || !(has_tile_list<Config>() || requires { Config::kGroup; });
       rows()[lane()] = describe_row<kMayHaveRanges>(
-          shape.params, item.tile, {Shape::first_key(item), item.tile.seq_len}, first + lane());
+          shape.params, with_group<Config>(item.tile), {Shape::first_key(item), item.tile.seq_len}, first + lane());
     }
     __syncwarp();
   }
@@ -125,7 +131,8 @@ struct HopperPlace {
   __device__ __forceinline__ TokenHead place_of(const RowTile& at, int packed) const {
     static_assert(!is_global(Config::kAlibi), "positions are not those in the request");
     const int token = rows()[packed - first_row() - warp_row()].position - at.context_len;
-    return {token, at.kv_head * at.group + at.first_row + packed - token * at.group};
+    const int group = group_of<Config>(at.group);
+    return {token, at.kv_head * group + at.first_row + packed - token * group};
   }
   /// Where a row of this warp starts, in elements.
   __device__ __forceinline__ i64 row_offset(const RowTile& at, int packed, i64 token_stride,
@@ -199,7 +206,7 @@ struct HopperPlace {
       for (int k = 0; k < kOutputBlocks / 2; ++k) {
         u32 block[4];
         pack_weights<Config::kOutput>(o[0], k, block);
-        place_block(block, k);
+        place_block(first_block(), block, k);
       }
     }
     store_placed();
@@ -207,15 +214,25 @@ struct HopperPlace {
   __device__ __forceinline__ void store_wide(const Packed& packed) const {
     sync_own();
 #pragma unroll
-    for (int k = 0; k < kOutputBlocks / 2; ++k) place_block(packed[k], k);
+    for (int k = 0; k < kOutputBlocks / 2; ++k) place_block(first_block(), packed[k], k);
     store_placed();
   }
 
-  /// Columns [16 k, 16 k + 16) of this warp's rows into the query's place.
-  __device__ __forceinline__ void place_block(const u32 (&block)[4], int k) const {
+  /// Columns [16 k, 16 k + 16) of this warp's rows into the query's place; `first` is where this
+  /// lane's part of the first ones goes. Why not by line_offset(): the swizzle is by exclusive or, in
+  /// which the even pieces of a line are constants.
+  __device__ __forceinline__ u32 first_block() const {
     constexpr int kSpan = Shape::kOutputLayout.span;
-    const int row = warp_row() + lane() % 16;
-    store_matrices(query() + line_offset<kSpan>(row, 2 * k + lane() / 16), block);
+    const u32 in_warp = static_cast<u32>(lane());
+    return query() + line_offset<kSpan>(warp_row() + static_cast<int>(in_warp % 16),
+                                        static_cast<int>(in_warp / 16));
+  }
+  __device__ __forceinline__ static void place_block(u32 first, const u32 (&block)[4], int k) {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    constexpr int kBlocks = kSpan / 32;  // of a line
+    store_matrices((first ^ static_cast<u32>(k % kBlocks * 32)) +
+                       static_cast<u32>(k / kBlocks * kConsumerRows * kSpan),
+                   block);
   }
 
   /// This warp's rows from there.
@@ -250,6 +267,55 @@ struct HopperPlace {
     } else {
       sync_own();
     }
+  }
+
+  /// Rows of 16 bits by way of this warp's staging, a span of their columns at a time.
+  __device__ __forceinline__ void store_staged(const Output& o) const {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    constexpr int kPieces = kSpan / 16;          // of a line, of 16 bytes
+    constexpr int kBlocks = kPieces / 2;         // of 16 columns
+    constexpr int kRowsOfStep = 32 / kPieces;    // that all lanes have at a time
+    constexpr int kSteps = kWarpRows / kRowsOfStep;
+    const AttendParams& params = shape.params;
+    const RowTile& at = *tile();
+    const int warp = consumer * 4 + thread / 32;
+    const u32 offset =
+        Shape::kLayout.staging + static_cast<u32>(warp * aligned_bytes(Shape::kLayout.staging_bytes));
+    const unsigned char* const from = shape.memory + offset;
+    const auto in_warp = static_cast<u32>(lane());
+    const u32 first = shape.base + offset + swizzled<kSpan>(in_warp % 16 * kSpan + in_warp / 16 * 16);
+    const int piece = static_cast<int>(in_warp % kPieces);
+    i64 to[kSteps];  // negative: there is no such row
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int packed =
+          first_row() + warp_row() + i * kRowsOfStep + static_cast<int>(in_warp / kPieces);
+      to[i] = packed < at.num_rows ? row_offset(at, packed, params.output_token_stride,
+                                                params.output_head_stride) +
+                                         piece * 8
+                                   : -1;
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < operand_chunks(Shape::kVColumns); ++chunk) {
+      if (chunk > 0) __syncwarp();
+#pragma unroll
+      for (int k = 0; k < kBlocks; ++k) {
+        u32 block[4];
+        pack_weights<Config::kOutput>(o[0], chunk * kBlocks + k, block);
+        store_matrices(first ^ static_cast<u32>(k * 32), block);
+      }
+      __syncwarp();
+      const bool has_columns = (chunk * kPieces + piece) * 8 < Config::kOutputColumns;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        if (to[i] < 0 || !has_columns) continue;
+        const u32 row = static_cast<u32>(i * kRowsOfStep) + in_warp / kPieces;
+        const u32 place = swizzled<kSpan>(row * kSpan + static_cast<u32>(piece * 16));
+        *reinterpret_cast<uint4*>(static_cast<u16*>(params.output) + to[i] + chunk * kPieces * 8) =
+            *reinterpret_cast<const uint4*>(from + place);
+      }
+    }
+    __syncwarp();
   }
 
   /// Has the copy engine store this warp's 16 rows, all of which are there: a box for each span of

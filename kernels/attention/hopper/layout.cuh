@@ -151,8 +151,8 @@ ATTN_FN constexpr int box_rows(const HopperTile& tile) {
 /// Where every repetition of the widest swizzle starts, and so every operand.
 constexpr int kHopperAlignment = 1024;
 
-/// Where the producer leaves a row tile for the consumers (HopperItem), where it works ahead.
-constexpr int kItemBytes = 64;
+/// Where the producer leaves a row tile for the consumers (HandedItem), where it works ahead.
+constexpr int kItemBytes = 128;
 
 /// Bundles of a list that are announced and not yet read by all.
 constexpr int kQueueStages = 2;
@@ -170,6 +170,8 @@ struct HopperLayout {
   int code_key_bytes;
   int code_value;
   int code_value_bytes;
+  int staging;        // of a consumer warp, one after another: 16 rows of a span of the output on
+  int staging_bytes;  // their way to memory, where queries have one place; 0: by way of that place
   int beside;         // [kBesideWarps][beside stages] keys and values of kBesideKeys
   int beside_bytes;   // from stage to stage
   int key_scales;     // of int8 scores, f32 [tile_n] a stage of codes
@@ -200,7 +202,8 @@ constexpr int kCodeStages = 2;
 constexpr int kHopperSharedBytes = 232448;
 
 /// The 16 and 32 bytes are a Row and a RowTile.
-ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int query_stages) {
+ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int query_stages,
+                                                bool is_staged = false) {
   HopperLayout layout{};
   layout.query_stages = query_stages;
   const int columns = padded_columns(tile.head_size, tile.stored_bytes);
@@ -220,7 +223,9 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   layout.value = layout.key + tile.stages * layout.key_bytes;
   layout.code_key = layout.value + tile.stages * layout.value_bytes;
   layout.code_value = layout.code_key + kCodeStages * layout.code_key_bytes;
-  layout.beside = layout.code_value + kCodeStages * layout.code_value_bytes;
+  layout.staging = layout.code_value + kCodeStages * layout.code_value_bytes;
+  layout.staging_bytes = is_staged ? 16 * operand_span(v_columns) : 0;
+  layout.beside = layout.staging + tile.consumers * 4 * aligned_bytes(layout.staging_bytes);
   layout.beside_bytes =
       tile.beside > 0 ? kBesideKeys * (columns + v_columns) * tile.operand_bytes : 0;
   layout.key_scales = layout.beside + kBesideWarps * tile.beside * layout.beside_bytes;
@@ -244,10 +249,13 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
 }
 
 /// Where queries of two row tiles have no room beside keys and values, those of the next one come
-/// when the output of the last one has left.
+/// when the last scores of this one are there, if its output can go another way; or else when that
+/// has left.
 ATTN_FN constexpr HopperLayout hopper_layout(const HopperTile& tile) {
   const HopperLayout two = hopper_layout_of(tile, 2);
-  return tile.ahead && two.total <= kHopperSharedBytes ? two : hopper_layout_of(tile, 1);
+  if (tile.ahead && two.total <= kHopperSharedBytes) return two;
+  const HopperLayout staged = hopper_layout_of(tile, 1, true);
+  return tile.ahead && staged.total <= kHopperSharedBytes ? staged : hopper_layout_of(tile, 1);
 }
 
 /// CTAs that share a multiprocessor. Those of one consumer are for short sequences, whose time goes

@@ -14,7 +14,7 @@
 
 #include "kernels/attention/hopper/beside.cuh"
 #include "kernels/attention/hopper/codes.cuh"
-#include "kernels/attention/hopper/consumer.cuh"
+#include "kernels/attention/hopper/consumer_items.cuh"
 #include "kernels/attention/hopper/producer.cuh"
 #include "kernels/ptx/shared.cuh"
 
@@ -75,7 +75,7 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
                        : consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     // Why said for one: what is known when it is compiled names barriers one by one.
     const int consumer = Config::kConsumers == 1 ? 0 : warpgroup - 1;
-    HopperConsumer<Config>{{{{shape, consumer, thread % kWarpgroupThreads}}}}.run();
+    HopperItems<Config>{{{{{shape, consumer, thread % kWarpgroupThreads}}}}}.run();
   }
 }
 

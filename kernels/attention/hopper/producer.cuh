@@ -251,11 +251,32 @@ struct HopperDispatcher {
     const int rows = item.tile.num_rows + (Shape::kCountsTokens ? kConsumerRows - 1 : 0);
     return smaller(rows / kConsumerRows, Config::kConsumers);
   }
+  /// The shares of the consumers, each in the lane of its number.
+  __device__ __forceinline__ HopperShare share(const HopperItem& item) const {
+    if constexpr (!Config::kRanges) {
+      return shape.share_of(item, smaller(lane, Config::kConsumers - 1) * kConsumerRows);
+    } else {
+      HopperShare mine{};
+      for (int i = 0; i < Config::kConsumers; ++i) {
+        const HopperShare of = shape.share_of(item, i * kConsumerRows);
+        if (lane == i) mine = of;
+      }
+      return mine;
+    }
+  }
   /// An item without rows ends the consumers' work.
-  __device__ void hand_over(const HopperItem& item) {
+  __device__ __forceinline__ void hand_over(const HopperItem& item) {
+    const HopperShare mine = share(item);
+    HandedItem* const to = shape.item_place(ring.stage);
+    if (lane == 0) await(shape.query_empty(ring.stage), ring.parity);
+    __syncwarp();
+    if (lane < Config::kConsumers) to->shares[lane] = mine;
     if (lane == 0) {
-      await(shape.query_empty(ring.stage), ring.parity);
-      *shape.item_place(ring.stage) = item;
+      to->item = item;
+      to->unmasked = unmasked_tiles(item.keys, item.bounds.core, Config::kTileN);
+    }
+    __syncwarp();
+    if (lane == 0) {
       const u32 full = shape.query_full(ring.stage);
       const int boxes = boxes_of(item);
       arrive_expecting(full, static_cast<u32>(boxes * Shape::kQueryBytes));

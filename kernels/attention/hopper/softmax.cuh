@@ -202,25 +202,48 @@ __device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], cons
   return due;
 }
 
+/// How many of a thread's keys, the first two of every eight, come before key `end`.
+__device__ __forceinline__ int pairs_before(int end) {
+  const int most = larger(end, 0);
+  return most / 8 * 2 + smaller(most % 8, 2);
+}
+/// `count` ones of kBits bits, from the lowest on; all of them for more, none for less than 0.
+template <int kBits>
+__device__ __forceinline__ u32 low_bits(int count) {
+  if constexpr (kBits < 32) {
+    return (1u << smaller(larger(count, 0), kBits)) - 1u;
+  } else {
+    return count >= 32 ? 0xFFFFFFFFu : (1u << larger(count, 0)) - 1u;
+  }
+}
+
 /// Scores of keys that a row may not see become `masked`: key block n of the tile starts with key
 /// first_key + 8 n. A select, so that NaN cannot pass. kLeft: rows may not see the first keys
-/// either.
+/// either. Why by bits: a comparison for each score would be as many instructions again, while bits
+/// become predicates seven at a time.
 template <bool kLeft, int kKeyBlocks>
 __device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row* rows,
                                             int first_key, float masked = kNegInf) {
+  constexpr int kBlocksOfWord = 16;  // two keys each
   const int at = first_key + RowsByKeys::key(0, 0);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const KeyInterval keys = rows[RowsByKeys::row(half)].keys;
-    const int begin = keys.begin - at;
-    const int end = keys.end - at;
+    const int begin = pairs_before(keys.begin - at);
+    const int end = pairs_before(keys.end - at);
 #pragma unroll
-    for (int n = 0; n < kKeyBlocks; ++n) {
+    for (int word = 0; word * kBlocksOfWord < kKeyBlocks; ++word) {
+      const int from = word * kBlocksOfWord;
+      constexpr int kBits = 2 * (kKeyBlocks < kBlocksOfWord ? kKeyBlocks : kBlocksOfWord);
+      u32 visible = low_bits<kBits>(end - 2 * from);
+      if constexpr (kLeft) visible &= ~low_bits<kBits>(begin - 2 * from);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int key = 8 * n + i;
-        const bool visible = key < end && (!kLeft || key >= begin);
-        s[n][half * 2 + i] = visible ? s[n][half * 2 + i] : masked;
+      for (int n = from; n < smaller(from + kBlocksOfWord, kKeyBlocks); ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& score = s[n][half * 2 + i];
+          score = (visible >> (2 * (n - from) + i) & 1u) != 0 ? score : masked;
+        }
       }
     }
   }

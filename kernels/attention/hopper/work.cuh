@@ -39,7 +39,18 @@ struct HopperItem {
   unsigned short part = 0;  // of the rows' keys
   unsigned short turn = 0;  // the consumer that does a tile of few rows
 };
-static_assert(sizeof(HopperItem) <= kItemBytes);
+/// Of an item and 64 of its rows, which one consumer does.
+struct HopperShare {
+  KeyInterval seen;  // tiles that it computes
+  KeyInterval core;  // keys that all of its rows see
+};
+/// An item as it is handed over, with what each consumer would otherwise work out in every warp.
+struct HandedItem {
+  HopperItem item;
+  alignas(16) HopperShare shares[3];
+  KeyInterval unmasked;  // tiles that no row of the CTA masks
+};
+static_assert(sizeof(HandedItem) <= kItemBytes);
 
 /// Whether the items of a Config come from a list (kTileList; kParts: their results are parts).
 template <class Config>
@@ -65,10 +76,29 @@ ATTN_FN constexpr int beside_stages() {
   }
 }
 
+/// Query heads of a KV head, where the Config has them as a constant (kGroup): divisions by it are
+/// shifts then, or products. Short prompts have a row tile every few microseconds, and every warp
+/// divides.
+template <class Config>
+__device__ __forceinline__ int group_of(int group) {
+  if constexpr (requires { Config::kGroup; }) {
+    return Config::kGroup;
+  } else {
+    return group;
+  }
+}
+template <class Config>
+__device__ __forceinline__ RowTile with_group(const RowTile& tile) {
+  RowTile same = tile;
+  same.group = group_of<Config>(tile.group);
+  return same;
+}
+
 /// Bounds of rows [first, first + count) of a tile of which some exist; whole warps.
 template <class Config>
-__device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, const RowTile& tile,
+__device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, const RowTile& of,
                                                 int first, int count) {
+  const RowTile tile = with_group<Config>(of);
   const int last = smaller(first + count, tile.num_rows) - 1;
   if (last < first) return no_rows();
   if constexpr (Config::kRanges) {
@@ -98,7 +128,7 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
 /// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
 /// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds, kOrdered, kSums
-/// (HopperPlan::fits_tiles, bounds, ordered, sums)
+/// (HopperPlan::fits_tiles, bounds, ordered, sums) · kGroup, where there is one: group_of()
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -124,13 +154,17 @@ struct HopperShape {
   /// Those of codes are all at work; and what transforms scores, or stores narrow outputs, would
   /// spill.
   static constexpr bool kChecks = !kCodes && Config::kWideStores && !Config::kScaleFirst;
+  static constexpr HopperLayout kLayout = hopper_layout(kTile);
+  /// The queries' only place is left when an item's last scores are there, and its output goes by
+  /// way of the warps' staging.
+  static constexpr bool kLeavesEarly =
+      kLayout.staging_bytes > 0 && Config::kWideStores && !has_tile_list<Config>();
   /// Output rows leave shared memory by the copy engine, 16 of a warp at a time.
   static constexpr bool kStoresBoxes =
-      Config::kAhead && Config::kWideStores && !has_parts<Config>() &&
+      Config::kAhead && Config::kWideStores && !has_parts<Config>() && !kLeavesEarly &&
       Config::kOutputColumns == padded_columns(Config::kVHeadSize, 2);
   static constexpr int kColumns = padded_columns(Config::kHeadSize, kStoredBytes);
   static constexpr int kVColumns = padded_columns(Config::kVHeadSize, kValueStored);
-  static constexpr HopperLayout kLayout = hopper_layout(kTile);
   static constexpr OperandLayout kQueryLayout = chunked_layout(kColumns, kConsumerRows, kBytes);
   static constexpr OperandLayout kKeyLayout = key_layout(kTile, kColumns);
   static constexpr OperandLayout kValueLayout = value_layout(kTile, kVColumns);
@@ -198,8 +232,8 @@ struct HopperShape {
     return base + query_offset(consumer, stage);
   }
   /// Where the item of a query stage lies.
-  __device__ __forceinline__ HopperItem* item_place(int stage) const {
-    return reinterpret_cast<HopperItem*>(memory + kLayout.items + stage * kItemBytes);
+  __device__ __forceinline__ HandedItem* item_place(int stage) const {
+    return reinterpret_cast<HandedItem*>(memory + kLayout.items + stage * kItemBytes);
   }
   __device__ __forceinline__ u32 key(int stage) const {
     return base + kLayout.key + stage * kLayout.key_bytes;
@@ -294,7 +328,8 @@ struct HopperShape {
     const HopperWork work = hopper_work(index, grid);
     const int request = params.first_request + work.unit / params.num_kv_heads;
     const int query_len = params.query_start_loc[request + 1] - params.query_start_loc[request];
-    const int num_rows = query_len * (params.num_heads / params.num_kv_heads);
+    const int num_rows =
+        query_len * group_of<Config>(params.num_heads / params.num_kv_heads);
     const int row_tile_index = row_tile_of(work, (num_rows + kTileM - 1) / kTileM);
     HopperItem item;
     item.tile = row_tile(params, request, work.unit % params.num_kv_heads,
@@ -303,6 +338,16 @@ struct HopperShape {
     item.bounds = bounds_of<Config>(params, item.tile, 0, kTileM);
     item.keys = key_tiles(item.bounds.hull, Config::kTileN, kTileStep);
     return item;
+  }
+
+  /// Rows [first, first + 64) of an item; whole warps with kRanges, else a lane for each.
+  __device__ __forceinline__ HopperShare share_of(const HopperItem& item, int first) const {
+    const TileBounds mine =
+        cut_to(bounds_of<Config>(params, item.tile, first, kConsumerRows), first_key(item));
+    // Why all of them in turns: every warpgroup has to take as many.
+    return {Config::kPingPong ? KeyInterval{item.keys.first, item.keys.end}
+                              : seen_tiles(item.keys, mine.hull, Config::kTileN),
+            mine.core};
   }
 
   /// The first key that an item's rows may see: of a list, where its run begins.

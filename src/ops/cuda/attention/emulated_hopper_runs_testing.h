@@ -101,6 +101,8 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
   if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
   if constexpr (requires { Config::kUnrolled; }) constants.push_back(text(true));
+  // Kernels with and without this constant are the same.
+  if (Config::kAhead) constants.push_back(text(params.num_heads / params.num_kv_heads));
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));

@@ -65,6 +65,9 @@ struct AheadD256 : Ahead {
   static constexpr int kConsumers = 2;
   static constexpr int kTileN = 64;
 };
+struct AheadWindow256 : AheadD256 {
+  static constexpr bool kLeft = true;
+};
 
 TEST_CASE("the Hopper kernel on emulated threads works ahead: queries by boxes, several items") {
   const std::string long_tile = "consumers=3:tile_n=80";
@@ -76,7 +79,15 @@ TEST_CASE("the Hopper kernel on emulated threads works ahead: queries by boxes, 
   c.query_lens = {5, 70, 3};
   c.context_lens = {-5, -70, 20};
   check<Ahead>(c, long_tile);
-  check<AheadD256>(paged_batch("d256 ahead, one query stage", 256, 256), "");
+  // Its queries have one place, which is left when the last scores are there.
+  c = paged_batch("d256 ahead, one query stage", 256, 256);
+  check<AheadD256>(c, "");
+  c.query_lens = {230, 0, 5, 150};
+  c.window_left = 40;
+  check<AheadWindow256>(c, "");
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<AheadWindow256>(c, "");
   check<AheadD64>(paged_batch("d64 ahead", 64, 64), "consumers=3:tile_n=128:ping_pong=1");
 }
 
@@ -90,6 +101,9 @@ struct LateD64 : AheadD64 {
 struct LateWindow : Late {
   static constexpr bool kLeft = true;
 };
+struct LateFours : Late {
+  static constexpr int kGroup = 4;
+};
 
 TEST_CASE("the Hopper kernel on emulated threads stores outputs while the next item has begun") {
   const std::string long_tile = "consumers=3:tile_n=80:late_output=1";
@@ -98,6 +112,7 @@ TEST_CASE("the Hopper kernel on emulated threads stores outputs while the next i
   c.group = 4;
   c.query_lens = {230, 0, 5, 150};
   check<Late>(c, long_tile);
+  check<LateFours>(c, long_tile);
   c.query_lens = {5, 70, 3};
   c.context_lens = {-5, -70, 20};
   check<Late>(c, long_tile);

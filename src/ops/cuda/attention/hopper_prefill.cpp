@@ -315,6 +315,10 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
   if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));
   if (plan.unrolled) kernel.spec.constants.emplace_back("bool kUnrolled", spec_flag(true));
+  if (plan.tile.ahead) {
+    kernel.spec.constants.emplace_back("int kGroup",
+                                       std::to_string(params.num_heads / params.num_kv_heads));
+  }
   if (plan.apart) kernel.spec.constants.emplace_back("bool kApart", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
