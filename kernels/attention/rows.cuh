@@ -34,13 +34,12 @@ struct RowTile {
 
 /// At most `max_rows` rows from packed row `first_row` on; num_rows <= 0 where the request has
 /// fewer. `begin` and `end` are its entries of query_start_loc.
-__device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
-                                            int first_row, int max_rows, int begin, int end,
-                                            int seq_len) {
+__device__ __forceinline__ RowTile row_tile(int group, int request, int kv_head, int first_row,
+                                            int max_rows, int begin, int end, int seq_len) {
   RowTile tile;
   tile.request = request;
   tile.kv_head = kv_head;
-  tile.group = params.num_heads / params.num_kv_heads;
+  tile.group = group;
   tile.first_token = begin;
   tile.seq_len = seq_len;
   tile.context_len = seq_len - (end - begin);
@@ -50,8 +49,9 @@ __device__ __forceinline__ RowTile row_tile(const AttendParams& params, int requ
 }
 __device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
                                             int first_row, int max_rows) {
-  return row_tile(params, request, kv_head, first_row, max_rows, params.query_start_loc[request],
-                  params.query_start_loc[request + 1], params.seq_lens[request]);
+  return row_tile(params.num_heads / params.num_kv_heads, request, kv_head, first_row, max_rows,
+                  params.query_start_loc[request], params.query_start_loc[request + 1],
+                  params.seq_lens[request]);
 }
 /// The same for kernels that wait for it: all three numbers are asked for at once. A compiler asks
 /// for the length where it is needed first, behind the number of rows, so that every CTA waits for
@@ -61,7 +61,8 @@ __device__ __forceinline__ RowTile row_tile_now(const AttendParams& params, int 
   const int seq_len = load_now(params.seq_lens + request);
   const int begin = load_now(params.query_start_loc + request);
   const int end = load_now(params.query_start_loc + request + 1);
-  return row_tile(params, request, kv_head, first_row, max_rows, begin, end, seq_len);
+  return row_tile(params.num_heads / params.num_kv_heads, request, kv_head, first_row, max_rows,
+                  begin, end, seq_len);
 }
 
 /// Token of the batch, and query head, of a row of the tile.

@@ -69,7 +69,7 @@ struct HopperConsumer : HopperFewRows<Config> {
       transform_scores<Config, RowsByKeys>(s, rows(), first_key,
                                            {Shape::kInt8 ? 1.0f : factor, score.soft_cap});
     }
-    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
       return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state, between);
     } else {
@@ -83,9 +83,9 @@ struct HopperConsumer : HopperFewRows<Config> {
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
   __device__ __forceinline__ DueRescale weigh_capped(Registers& r, int first_key,
                                                      bool masked) const {
-    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key, 0.0f);
+    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key, 0.0f);
     cap_scores<Config::kCap>(r.s, shape.grid.cap);
-    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
     if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
     return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state, [](int, int, float) {});
   }
@@ -102,7 +102,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     }
     if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
     add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
-    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
     return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
@@ -176,15 +176,17 @@ struct HopperConsumer : HopperFewRows<Config> {
     }
   }
 
-  /// O = 0. Why hidden: where the compiler knows zeros it copies them from register to register at
-  /// every branch behind, 130 instructions a row tile.
+  /// O = 0. Where a CTA stays it is done behind the first weights and hidden from the compiler,
+  /// which else copies zeros from register to register at every branch, 130 instructions a row
+  /// tile. Elsewhere that would spill.
+  static constexpr bool kClearsLate = Config::kAhead;
   __device__ __forceinline__ static void clear_output(Registers& r) {
 #pragma unroll
     for (int n = 0; n < kValueBlocks; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
     }
-    fence_registers(r.o[0]);
+    if constexpr (kClearsLate) fence_registers(r.o[0]);
   }
 
   /// The first tile: no product runs beside it, but what else is to be done meanwhile.
@@ -205,7 +207,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     scale_scores(r);
     weigh(r, plan.first_key(n), plan.masks(n));
     pack_all(r);
-    clear_output(r);
+    if constexpr (kClearsLate) clear_output(r);
     if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
 
@@ -352,7 +354,6 @@ struct HopperConsumer : HopperFewRows<Config> {
     if (n >= plan.seen.begin) {
       if constexpr (Products::kApart) {
         meanwhile();
-        clear_output(r);
       } else {
         start(r, plan, n, meanwhile);
         --n;
@@ -369,7 +370,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     } else {
       meanwhile();
       then();
-      clear_output(r);
+      if constexpr (kClearsLate) clear_output(r);
       if constexpr (Shape::kLeavesEarly) leave_unread(shape.query_empty(0));
     }
 #pragma unroll 1
@@ -484,6 +485,7 @@ struct HopperConsumer : HopperFewRows<Config> {
   __device__ __forceinline__ void reset(Registers& r) const {
     reset_state(r.state);
     reset_sums(r);
+    if constexpr (!kClearsLate) clear_output(r);
   }
 };
 

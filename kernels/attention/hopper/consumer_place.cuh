@@ -116,8 +116,9 @@ struct HopperPlace {
       // A list has no ranges; elsewhere kernels are as they were measured.
       constexpr bool kMayHaveRanges =
           Config::kRanges || !(has_tile_list<Config>() || requires { Config::kGroup; });
-      rows()[lane()] = describe_row<kMayHaveRanges>(
-          shape.params, with_group<Config>(item.tile), {Shape::first_key(item), item.tile.seq_len}, first + lane());
+      rows()[lane()] =
+          describe_row<kMayHaveRanges>(shape.params, with_group<Config>(item.tile),
+                                       {Shape::first_key(item), item.tile.seq_len}, first + lane());
     }
     __syncwarp();
   }
@@ -219,8 +220,8 @@ struct HopperPlace {
   }
 
   /// Columns [16 k, 16 k + 16) of this warp's rows into the query's place; `first` is where this
-  /// lane's part of the first ones goes. Why not by line_offset(): the swizzle is by exclusive or, in
-  /// which the even pieces of a line are constants.
+  /// lane's part of the first ones goes. Why not by line_offset(): the swizzle is by exclusive or,
+  /// in which the even pieces of a line are constants.
   __device__ __forceinline__ u32 first_block() const {
     constexpr int kSpan = Shape::kOutputLayout.span;
     const u32 in_warp = static_cast<u32>(lane());
@@ -272,28 +273,29 @@ struct HopperPlace {
   /// Rows of 16 bits by way of this warp's staging, a span of their columns at a time.
   __device__ __forceinline__ void store_staged(const Output& o) const {
     constexpr int kSpan = Shape::kOutputLayout.span;
-    constexpr int kPieces = kSpan / 16;          // of a line, of 16 bytes
-    constexpr int kBlocks = kPieces / 2;         // of 16 columns
-    constexpr int kRowsOfStep = 32 / kPieces;    // that all lanes have at a time
+    constexpr int kPieces = kSpan / 16;        // of a line, of 16 bytes
+    constexpr int kBlocks = kPieces / 2;       // of 16 columns
+    constexpr int kRowsOfStep = 32 / kPieces;  // that all lanes have at a time
     constexpr int kSteps = kWarpRows / kRowsOfStep;
     const AttendParams& params = shape.params;
     const RowTile& at = *tile();
     const int warp = consumer * 4 + thread / 32;
-    const u32 offset =
-        Shape::kLayout.staging + static_cast<u32>(warp * aligned_bytes(Shape::kLayout.staging_bytes));
+    const u32 offset = Shape::kLayout.staging +
+                       static_cast<u32>(warp * aligned_bytes(Shape::kLayout.staging_bytes));
     const unsigned char* const from = shape.memory + offset;
     const auto in_warp = static_cast<u32>(lane());
-    const u32 first = shape.base + offset + swizzled<kSpan>(in_warp % 16 * kSpan + in_warp / 16 * 16);
+    const u32 first =
+        shape.base + offset + swizzled<kSpan>(in_warp % 16 * kSpan + in_warp / 16 * 16);
     const int piece = static_cast<int>(in_warp % kPieces);
     i64 to[kSteps];  // negative: there is no such row
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int packed =
           first_row() + warp_row() + i * kRowsOfStep + static_cast<int>(in_warp / kPieces);
-      to[i] = packed < at.num_rows ? row_offset(at, packed, params.output_token_stride,
-                                                params.output_head_stride) +
-                                         piece * 8
-                                   : -1;
+      to[i] = packed < at.num_rows
+                  ? row_offset(at, packed, params.output_token_stride, params.output_head_stride) +
+                        piece * 8
+                  : -1;
     }
 #pragma unroll
     for (int chunk = 0; chunk < operand_chunks(Shape::kVColumns); ++chunk) {
@@ -339,7 +341,7 @@ struct HopperPlace {
   /// Any element and any strides.
   __device__ void store_pairs(const Output& o) const {
     const AttendParams& params = shape.params;
-    const RowTile& at = *tile();
+    const RowTile at = with_group<Config>(*tile());
     const bool pairs = pairs_aligned(params);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -371,7 +373,7 @@ struct HopperPlace {
   /// A part of the rows' results in f32, two columns at a time.
   __device__ void store_part(const Output& o) const {
     static_assert(!Shape::kTransposes);
-    const RowTile& at = *tile();
+    const RowTile at = with_group<Config>(*tile());
     const SplitParams& parts = shape.list->parts;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

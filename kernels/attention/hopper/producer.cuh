@@ -279,15 +279,15 @@ struct HopperDispatcher {
     if (lane == 0) {
       const u32 full = shape.query_full(ring.stage);
       const int boxes = boxes_of(item);
+      const RowTile tile = with_group<Config>(item.tile);
       arrive_expecting(full, static_cast<u32>(boxes * Shape::kQueryBytes));
       for (int i = 0; i < boxes; ++i) {
         load_box<4>(
             shape.query(
                 has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows ? item.turn : i,
                 ring.stage),
-            map,
-            {{0, item.tile.kv_head * item.tile.group, token_of(item.tile, i * kConsumerRows), 0}},
-            full, kEvictFirst);
+            map, {{0, tile.kv_head * tile.group, token_of(tile, i * kConsumerRows), 0}}, full,
+            kEvictFirst);
       }
     }
     ring.advance();

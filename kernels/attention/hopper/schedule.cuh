@@ -20,15 +20,46 @@ struct SoftCap {
   float short_series[kShortTerms];
 };
 
+/// Divides numbers from 0 to 2^31 - 1 by one from 1 on that the host knows: a product and a shift,
+/// a sixth of the instructions of a division. Four warps of a CTA find each row tile by itself.
+struct Divisor {
+  unsigned factor;  // 2^(31 + shift) / number, rounded up
+  int shift;        // the least for which 2^shift >= number
+
+  ATTN_FN int quotient(int n) const {
+    const auto product = static_cast<unsigned long long>(static_cast<unsigned>(n)) * factor;
+    return static_cast<int>(product >> (31 + shift));
+  }
+};
+ATTN_FN constexpr Divisor divisor_of(int number) {
+  int shift = 0;
+  while ((1LL << shift) < number) ++shift;
+  const long long power = 1LL << (31 + shift);
+  return {static_cast<unsigned>((power + number - 1) / number), shift};
+}
+
 /// The row tiles of a launch. A unit is a request and a KV head, the head fastest; every unit has
 /// `row_tiles` places, of which those that its request has no rows for stay idle.
 struct HopperGrid {
   int row_tiles;
   int num_units;
-  int group;      // units whose keys the L2 holds together
-  int reverse;    // 1: every other unit of a group starts with its first row tile
-  SoftCap cap{};  // of forms of soft cap that need it
+  int group;           // units whose keys the L2 holds together
+  int reverse;         // 1: every other unit of a group starts with its first row tile
+  int heads = 1;       // query heads of a KV head
+  Divisor by_items{};  // of a group
+  Divisor by_group{};
+  Divisor by_heads{};  // KV heads of a request
+  SoftCap cap{};       // of forms of soft cap that need it
 };
+ATTN_FN constexpr HopperGrid hopper_grid_of(int row_tiles, int num_units, int group, int reverse,
+                                            int num_heads, int num_kv_heads) {
+  HopperGrid grid{row_tiles, num_units, group, reverse, num_heads / num_kv_heads};
+  // A launch without rows has no item to divide.
+  grid.by_items = divisor_of(row_tiles > 0 ? row_tiles * group : 1);
+  grid.by_group = divisor_of(group);
+  grid.by_heads = divisor_of(num_kv_heads);
+  return grid;
+}
 
 struct HopperWork {
   int unit;
@@ -43,12 +74,14 @@ ATTN_FN int hopper_work_items(const HopperGrid& grid) { return grid.row_tiles * 
 /// turn. Why from the last back: under a causal mask it has the most keys, and long work must not
 /// start last.
 ATTN_FN HopperWork hopper_work(int index, const HopperGrid& grid) {
-  const int items_of_group = grid.row_tiles * grid.group;
-  const int first_unit = index / items_of_group * grid.group;
-  const int rest = index % items_of_group;
+  const int nth = grid.by_items.quotient(index);
+  const int first_unit = nth * grid.group;
+  const int rest = index - nth * grid.row_tiles * grid.group;
   const int units = smaller(grid.group, grid.num_units - first_unit);
-  const int unit = rest % units;
-  return {first_unit + unit, rest / units, grid.reverse != 0 && unit % 2 == 1};
+  // The last group may have fewer.
+  const int from_last = units == grid.group ? grid.by_group.quotient(rest) : rest / units;
+  const int unit = rest - from_last * units;
+  return {first_unit + unit, from_last, grid.reverse != 0 && unit % 2 == 1};
 }
 
 /// Item that CTA `cta` of `num_ctas` does in its round `round`; there may be none of that number.

@@ -219,9 +219,9 @@ __device__ __forceinline__ u32 low_bits(int count) {
 
 /// Scores of keys that a row may not see become `masked`: key block n of the tile starts with key
 /// first_key + 8 n. A select, so that NaN cannot pass. kLeft: rows may not see the first keys
-/// either. Why by bits: a comparison for each score would be as many instructions again, while bits
-/// become predicates seven at a time.
-template <bool kLeft, int kKeyBlocks>
+/// either. kByBits: by bits, which become predicates seven at a time, instead of a comparison for
+/// each score; it takes more registers.
+template <bool kLeft, bool kByBits, int kKeyBlocks>
 __device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row* rows,
                                             int first_key, float masked = kNegInf) {
   constexpr int kBlocksOfWord = 16;  // two keys each
@@ -229,21 +229,23 @@ __device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const KeyInterval keys = rows[RowsByKeys::row(half)].keys;
-    const int begin = pairs_before(keys.begin - at);
-    const int end = pairs_before(keys.end - at);
+    const KeyInterval mine = {keys.begin - at, keys.end - at};
+    const KeyInterval pairs = {pairs_before(mine.begin), pairs_before(mine.end)};
+    u32 visible = 0;
 #pragma unroll
-    for (int word = 0; word * kBlocksOfWord < kKeyBlocks; ++word) {
-      const int from = word * kBlocksOfWord;
-      constexpr int kBits = 2 * (kKeyBlocks < kBlocksOfWord ? kKeyBlocks : kBlocksOfWord);
-      u32 visible = low_bits<kBits>(end - 2 * from);
-      if constexpr (kLeft) visible &= ~low_bits<kBits>(begin - 2 * from);
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      if (kByBits && n % kBlocksOfWord == 0) {
+        constexpr int kBits = 2 * (kKeyBlocks < kBlocksOfWord ? kKeyBlocks : kBlocksOfWord);
+        visible = low_bits<kBits>(pairs.end - 2 * n);
+        if constexpr (kLeft) visible &= ~low_bits<kBits>(pairs.begin - 2 * n);
+      }
 #pragma unroll
-      for (int n = from; n < smaller(from + kBlocksOfWord, kKeyBlocks); ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& score = s[n][half * 2 + i];
-          score = (visible >> (2 * (n - from) + i) & 1u) != 0 ? score : masked;
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int key = 8 * n + i;
+        const bool is_seen = kByBits ? (visible >> (2 * n + i) % 32 & 1u) != 0
+                                     : key < mine.end && (!kLeft || key >= mine.begin);
+        float& score = s[n][half * 2 + i];
+        score = is_seen ? score : masked;
       }
     }
   }

@@ -326,14 +326,16 @@ struct HopperShape {
   /// Item `index` of the grid; whole warps. Without rows num_rows is 0 or less.
   __device__ HopperItem item(int index) const {
     const HopperWork work = hopper_work(index, grid);
-    const int request = params.first_request + work.unit / params.num_kv_heads;
-    const int query_len = params.query_start_loc[request + 1] - params.query_start_loc[request];
-    const int num_rows =
-        query_len * group_of<Config>(params.num_heads / params.num_kv_heads);
-    const int row_tile_index = row_tile_of(work, (num_rows + kTileM - 1) / kTileM);
+    const int in_grid = grid.by_heads.quotient(work.unit);
+    const int request = params.first_request + in_grid;
+    const int begin = params.query_start_loc[request];
+    const int end = params.query_start_loc[request + 1];
+    const int row_tile_index =
+        row_tile_of(work, ((end - begin) * grid.heads + kTileM - 1) / kTileM);
     HopperItem item;
-    item.tile = row_tile(params, request, work.unit % params.num_kv_heads,
-                         larger(row_tile_index, 0) * kTileM, kTileM);
+    item.tile =
+        row_tile(grid.heads, request, work.unit - in_grid * params.num_kv_heads,
+                 larger(row_tile_index, 0) * kTileM, kTileM, begin, end, params.seq_lens[request]);
     if (row_tile_index < 0) item.tile.num_rows = 0;
     item.bounds = bounds_of<Config>(params, item.tile, 0, kTileM);
     item.keys = key_tiles(item.bounds.hull, Config::kTileN, kTileStep);

@@ -65,6 +65,9 @@ struct AheadD256 : Ahead {
   static constexpr int kConsumers = 2;
   static constexpr int kTileN = 64;
 };
+struct AheadWide : Ahead {
+  static constexpr int kHeadSize = 192;
+};
 struct AheadWindow256 : AheadD256 {
   static constexpr bool kLeft = true;
 };
@@ -88,6 +91,7 @@ TEST_CASE("the Hopper kernel on emulated threads works ahead: queries by boxes, 
   c.query_lens = {5, 70, 3};
   c.context_lens = {-5, -70, 20};
   check<AheadWindow256>(c, "");
+  check<AheadWide>(paged_batch("192/128 ahead, one query stage", 192, 128), long_tile);
   check<AheadD64>(paged_batch("d64 ahead", 64, 64), "consumers=3:tile_n=128:ping_pong=1");
 }
 

@@ -60,17 +60,21 @@ constexpr TileChoice kShortTile{
 /// over pages of 16, 32 heads over 8 of D128, without and with it: 64 requests of 512 tokens 601
 /// and 462 us, 8 of 2,048 546 and 508, 2 of 8,192 1537 and 1573, one of 16,384 2859 and 3006.
 constexpr int kAheadTokens = 4096;
+/// Of 64 columns: 2026-11-30, with a step for every stage, two requests of 8,192 tokens 1017 and
+/// 987 us, one of 16,384 1878 and 1897. Of 128 1464 and 1526, 2820 and 2978, of 256 2840 and 2949.
+constexpr int kAheadTokensOfFewColumns = 8192;
+constexpr int kFewColumns = 64;
+/// And then, up to so many keys a row, at a fixed address, and from there on with a step for every
+/// stage: as above, neither, the one and the other, 64 requests of 512 tokens 262, 263 and 265 us,
+/// 32 of 1,024 383, 379 and 382, 8 of 2,048 314, 310 and 310, 4 of 4,096 551, - and 539.
+constexpr int kMostKeysOfOneStep = 2048;
 /// Outputs of heads of so many columns are stored while the next row tile has begun. One NVIDIA
 /// H200, 2026-11-29, bf16 over pages of 16, 32 heads over 8, without and with it: D128, 64 requests
 /// of 512 tokens 401 and 385 us, 32 of 1,024 578 and 559, 8 of 2,048 478 and 466, 4 of 4,096 843
 /// and 825, a window of 1,024 in 16,384 490 and 479; D96, 64 of 512 353 and 345. D64 292 and 296,
-/// D112 379 and 387, and 64 requests of 256 tokens of D128 172 and 175.
+/// D112 379 and 387, and 128 requests of 256 tokens of D128 278 and 287 (2026-11-30).
 bool has_late_columns(int columns) { return columns == 96 || columns == 128; }
 constexpr int kLeastLateTokens = 257;
-/// Up to so many tokens a request maxima are not found by integers beside late outputs: as above,
-/// D128 385 and 379 us, D96 345 and 338; requests of 1,024 tokens 559 and 561, of 4,096 825 and
-/// 847.
-constexpr int kMostLateTokensWithoutBounds = 512;
 
 /// Windows of so many keys count as well, which cost as much as such requests: of 1,024 keys, one
 /// request of 16,384 tokens, 2026-11-27, without and with it: D128 511 and 489 us, D64 410 and 363,
@@ -79,7 +83,8 @@ constexpr int kMostLateTokensWithoutBounds = 512;
 constexpr bool kFitsWindows = false;
 /// Up to so many columns maxima are found by integers, three at a time (HopperPlan::bounds): D128
 /// 2827 and 2778 us, D64 1961 and 1918, D256 5355 and 5350 (as above, without a window). In a
-/// window they spill, and D128 takes 501 us instead of 489.
+/// window of 1,024 keys, where a CTA stays, D128 460 and 450 us, D64 341 and 333, D256 822 and 821
+/// (2026-11-30); elsewhere they spill in windows.
 constexpr int kMostBoundColumns = 128;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
@@ -281,8 +286,11 @@ std::string late_output_misfit(const attn::AttendParams& params, const HopperPla
 bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
-  return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
-         hopper_ahead_misfit(params).empty();
+  const bool is_plain = !wants_registers(forms) && forms.slopes == 0 && is_paged(params) &&
+                        is_causal(params) && params.score.mm_ranges == nullptr;
+  const bool has_few = std::max(params.head_size, params.v_head_size) <= kFewColumns;
+  return params.batch_invariant == 0 && hopper_ahead_misfit(params).empty() &&
+         keys_of_row(params) <= (is_plain && has_few ? kAheadTokensOfFewColumns : kAheadTokens);
 }
 
 /// Forms that transform scores, and ranges, were not measured, and have fewer registers to spare.
@@ -318,11 +326,19 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
   // window.
-  if (!has_16_bits || !is_paged(params) || !is_causal(params) || has_window(params)) return false;
+  if (!has_16_bits || !is_paged(params) || !is_causal(params)) return false;
+  if (has_window(params) && (forms.slopes > 0 || !forms.tile.ahead)) return false;
   if (params.score.soft_cap > 0.0f || params.score.mm_ranges != nullptr) return false;
   const bool is_narrow =
       params.head_size <= kMostBoundColumns && params.v_head_size <= kMostBoundColumns;
   return forms.slopes > 0 || (is_narrow && !forms.scales_first);
+}
+
+/// Whether a CTA that stays has room for steps whose places are constants.
+bool has_room_for_constants(const attn::AttendParams& params, const HopperPlan& plan) {
+  return plan.tile.ahead && params.head_size == kFewColumns && params.v_head_size == kFewColumns &&
+         is_paged(params) && is_causal(params) && params.score.mm_ranges == nullptr &&
+         !plan.scales_first && plan.cap == 0 && plan.slopes == 0;
 }
 
 /// Whether a step for every stage pays in the plan that is asked for. Over pages, as above: bf16 of
@@ -331,10 +347,13 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 /// 2241 and 2334; e4m3 apart, one request of 16,384 tokens, D128 2347 and 2431, D64 1909 and 1772,
 /// the encoder 2052 and 2020; with fast sums D128 2253 and 2379; int8 at level 1 of D64 1291 and
 /// 1349, of D128 1690 and 1679. With a soft cap or ALiBi it gains nothing, and where a CTA stays
-/// for several row tiles the copies would spill.
+/// for several row tiles the copies would spill, but of 64 columns.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
-  if (has_window(params) || plan.stays()) return false;
+  if (has_window(params)) return false;
   if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
+  if (plan.stays()) {
+    return has_room_for_constants(params, plan) && keys_of_row(params) > kMostKeysOfOneStep;
+  }
   const int columns = std::max(params.head_size, params.v_head_size);
   if (has_e4m3_products(params)) {
     if (params.fast_fp8_sums != 0) return plan.fixed_base && columns <= 128;
@@ -486,7 +505,6 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.keep_columns = keeps_columns(params);
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
-  plan.bounds = bounds_pay(params, forms);
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
   std::string reason = apply_hopper_options(options, &asked);
@@ -497,9 +515,12 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   };
   settle_sums(asked);
   choose_transform(params, asked);
+  plan.bounds = bounds_pay(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   plan.late_output = stores_late(params, asked);
-  if (plan.late_output && keys_of_row(params) <= kMostLateTokensWithoutBounds) plan.bounds = false;
+  if (has_room_for_constants(params, asked) && keys_of_row(params) <= kMostKeysOfOneStep) {
+    plan.fixed_base = true;
+  }
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_hopper_options(options, &plan);
   settle_sums(plan);

@@ -360,11 +360,11 @@ static attn::SoftCap soft_cap_of(const attn::ScoreParams& score) {
 }
 
 attn::HopperGrid hopper_grid(const attn::AttendParams& params, const HopperPlan& plan) {
-  attn::HopperGrid grid{};
-  grid.row_tiles = static_cast<int>(ceil_quotient(max_packed_rows(params), plan.tile_rows()));
-  grid.num_units = params.num_requests * params.num_kv_heads;
-  grid.group = std::clamp(plan.group, 1, std::max(grid.num_units, 1));
-  grid.reverse = plan.reverse ? 1 : 0;
+  const auto row_tiles = static_cast<int>(ceil_quotient(max_packed_rows(params), plan.tile_rows()));
+  const int num_units = params.num_requests * params.num_kv_heads;
+  attn::HopperGrid grid =
+      attn::hopper_grid_of(row_tiles, num_units, std::clamp(plan.group, 1, std::max(num_units, 1)),
+                           plan.reverse ? 1 : 0, params.num_heads, params.num_kv_heads);
   if (plan.cap > 0) grid.cap = soft_cap_of(params.score);
   return grid;
 }

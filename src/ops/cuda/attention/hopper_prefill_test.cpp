@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -173,9 +172,10 @@ TEST_CASE("the Hopper kernel bounds maxima by integers where that was faster") {
   CHECK(!bounds(Problem(8192, 192, 128, 16)));
   Problem window(8192, 128, 128, 16);
   window.params.score.window_left = 1023;
-  CHECK(!bounds(window));
+  CHECK(bounds(window));
   CHECK(hopper_plan(window.params).tile.ahead);
   window.params.score.window_left = 8191;
+  CHECK(!bounds(window));
   CHECK(!hopper_plan(window.params).tile.ahead);
   Problem full(8192, 128, 128, 16);
   full.params.score.window_right = -1;
@@ -360,8 +360,7 @@ TEST_CASE("the Hopper kernel stores outputs late where it works ahead over pages
   for (const char* options : {"late_output=0", "ahead=0", "consumers=2"}) {
     CHECK_FALSE(is_late(Problem(512, 128, 128, 16), options));
   }
-  CHECK_FALSE(hopper_plan(Problem(512, 128, 128, 16).params).bounds);
-  CHECK(hopper_plan(Problem(513, 128, 128, 16).params).bounds);
+  CHECK(hopper_plan(Problem(512, 128, 128, 16).params).bounds);
 }
 
 TEST_CASE("the Hopper kernel works ahead for short requests where queries come by boxes") {
@@ -389,6 +388,35 @@ TEST_CASE("the Hopper kernel works ahead for short requests where queries come b
   CHECK(stages(Problem(512)) == 2);
   CHECK(stages(Problem(512, 256, 256)) == 1);
   CHECK(stages(Problem(8192)) == 1);
+  // Their place is then left early, and outputs go by way of 16 rows of 128 bytes a warp.
+  const auto staging = [](const Problem& problem) {
+    return attn::hopper_layout(hopper_plan(problem.params).tile).staging_bytes;
+  };
+  CHECK(staging(Problem(512, 256, 256)) == 16 * 128);
+  CHECK(staging(Problem(512)) == 0);
+  CHECK(staging(Problem(8192, 256, 256)) == 0);
+}
+
+TEST_CASE("heads of 64 columns work ahead for longer requests, with constant places") {
+  const auto plan_of = [](int tokens, int columns, std::string_view options = {}) {
+    return hopper_plan(Problem(tokens, columns, columns, 16).params, options);
+  };
+  CHECK(plan_of(8192, 64).tile.ahead);
+  CHECK_FALSE(plan_of(8193, 64).tile.ahead);
+  CHECK_FALSE(plan_of(8192, 128).tile.ahead);
+  CHECK_FALSE(hopper_plan(Problem(8192, 64, 64).params).tile.ahead);  // contiguous
+  CHECK(plan_of(2048, 64).fixed_base);
+  CHECK_FALSE(plan_of(2048, 64).unrolled);
+  CHECK(plan_of(2049, 64).unrolled);
+  CHECK_FALSE(plan_of(2049, 64).fixed_base);
+  CHECK_FALSE(plan_of(2048, 64, "ahead=0").fixed_base);
+  CHECK_FALSE(plan_of(4096, 96).unrolled);
+  // In a window maxima are found by integers where a CTA stays.
+  Problem window(16384, 64, 64, 16);
+  window.params.score.window_left = 1023;
+  CHECK(hopper_plan(window.params).bounds);
+  CHECK(hopper_plan(window.params).fixed_base);
+  CHECK_FALSE(hopper_plan(window.params, "ahead=0").bounds);
 }
 
 TEST_CASE("persistent CTAs do every item once, and none of them has only the heavy ones") {
@@ -551,33 +579,6 @@ TEST_CASE("the boxes of the Hopper kernel hold a tile, or of a page what divides
   const TensorMap map = hopper_key_map(heads_first.params, hopper_plan(heads_first.params));
   CHECK(map.extents[2] == 3 * 32 + 2);  // lines up to the last of the fourth head
   CHECK(tensor_map_misfit(map) == "");
-}
-
-TEST_CASE("the Hopper kernel's grid does every row tile of every unit once, last ones first") {
-  for (const attn::HopperGrid grid : {attn::HopperGrid{7, 5, 2, 0}, attn::HopperGrid{1, 8, 8, 0},
-                                      attn::HopperGrid{4, 6, 4, 1}, attn::HopperGrid{3, 3, 1, 1}}) {
-    std::set<std::pair<int, int>> done;
-    std::vector<int> last_of_group;
-    for (int i = 0; i < attn::hopper_work_items(grid); ++i) {
-      const attn::HopperWork work = attn::hopper_work(i, grid);
-      CHECK(work.unit >= 0);
-      CHECK(work.unit < grid.num_units);
-      // Units of a group only, and row tiles from the last one back.
-      CHECK(work.unit / grid.group == i / (grid.row_tiles * grid.group));
-      const int tile = attn::row_tile_of(work, grid.row_tiles);
-      CHECK(done.insert({work.unit, tile}).second);
-      CHECK(work.from_first == (grid.reverse != 0 && work.unit % grid.group % 2 == 1));
-      if (!work.from_first) CHECK(tile == grid.row_tiles - 1 - work.from_last);
-      if (work.from_first) CHECK(tile == work.from_last);
-    }
-    CHECK(done.size() == static_cast<std::size_t>(grid.row_tiles * grid.num_units));
-  }
-  // A request with fewer rows leaves places idle: the last ones of its unit.
-  const attn::HopperGrid grid{4, 1, 1, 0};
-  CHECK(attn::row_tile_of(attn::hopper_work(0, grid), 3) == 2);
-  CHECK(attn::row_tile_of(attn::hopper_work(2, grid), 3) == 0);
-  CHECK(attn::row_tile_of(attn::hopper_work(3, grid), 3) == -1);
-  CHECK(attn::row_tile_of(attn::hopper_work(0, grid), 0) == -1);
 }
 
 }  // namespace attnbench::cuda
