@@ -181,6 +181,15 @@ constexpr float kMostExponent = 80.0f;
 constexpr std::int64_t kGroupBytes = 33'600'000;
 constexpr int kMostGroup = 64;
 
+/// Of wide heads a CTA that stays goes from unit to unit, where there are so many row tiles that
+/// its share comes out even all the same: what all CTAs read at a time is then near them in the L2.
+/// One NVIDIA H200, 2026-11-30, timed only, D256 by groups as above and by one unit: 64 requests of
+/// 512 tokens 612 and 564 us, 8 of 2,048 846 and 776 (in groups of 8 units 599 and 916, since heavy
+/// row tiles then meet in some CTAs). Of 64 columns 64 requests of 512 tokens take 264 us, and 271
+/// in groups of 8.
+constexpr std::int64_t kLeastTilesByUnit = 2112;  // 16 for each multiprocessor of an H200
+constexpr int kMostGroupedColumns = 128;
+
 /// Whether rows may be blind to the last keys of a tile by more than their request's end.
 bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
 
@@ -367,7 +376,10 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   return key_bytes(params) == 2 && columns <= 128;
 }
 
-int group_of(const attn::AttendParams& params) {
+int group_of(const attn::AttendParams& params, const HopperPlan& plan) {
+  const std::int64_t tiles = num_row_tiles(params, plan.tile_rows(), 1);
+  const bool is_wide = std::max(params.head_size, params.v_head_size) > kMostGroupedColumns;
+  if (plan.tile.ahead && is_wide && tiles >= kLeastTilesByUnit) return 1;
   // Why 1: without a causal mask the row tiles of a unit are all alike, and follow one another.
   if (!is_causal(params)) return 1;
   // The host does not know how many keys there are; at least as many as rows, as a rule.
@@ -503,7 +515,6 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.apart = choice.apart;
   plan.fixed_base = choice.fixed_base || (is_prompt_of_level_2(params) && params.head_size > 64);
   plan.keep_columns = keeps_columns(params);
-  plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
@@ -515,6 +526,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   };
   settle_sums(asked);
   choose_transform(params, asked);
+  plan.group = group_of(params, asked);
   plan.bounds = bounds_pay(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   plan.late_output = stores_late(params, asked);

@@ -397,6 +397,19 @@ TEST_CASE("the Hopper kernel works ahead for short requests where queries come b
   CHECK(staging(Problem(8192, 256, 256)) == 0);
 }
 
+TEST_CASE("wide heads are done unit by unit where there are many row tiles") {
+  const auto group_of = [](int requests, int columns, std::string_view options = {}) {
+    Problem problem(512, columns, columns, 16);
+    problem.params.num_requests = requests;
+    return hopper_plan(problem.params, options).group;
+  };
+  CHECK(group_of(64, 256) == 1);
+  CHECK(group_of(2, 256) > 1);
+  CHECK(group_of(64, 128) > 1);
+  CHECK(group_of(64, 256, "ahead=0") > 1);
+  CHECK(group_of(64, 256, "group=4") == 4);
+}
+
 TEST_CASE("heads of 64 columns work ahead for longer requests, with constant places") {
   const auto plan_of = [](int tokens, int columns, std::string_view options = {}) {
     return hopper_plan(Problem(tokens, columns, columns, 16).params, options);
