@@ -113,7 +113,8 @@ struct HopperPlace {
     }
     const int first = first_row() + warp_row();
     if (lane() < kWarpRows) {
-      // A list has no ranges; elsewhere kernels are as they were measured.
+      // Where a CTA stays kRanges says whether there are ranges; a list has none. Elsewhere kernels
+      // are as they were measured.
       constexpr bool kMayHaveRanges =
           Config::kRanges || !(has_tile_list<Config>() || requires { Config::kGroup; });
       rows()[lane()] =
@@ -219,15 +220,15 @@ struct HopperPlace {
     store_placed();
   }
 
-  /// Columns [16 k, 16 k + 16) of this warp's rows into the query's place; `first` is where this
-  /// lane's part of the first ones goes. Why not by line_offset(): the swizzle is by exclusive or,
-  /// in which the even pieces of a line are constants.
+  /// Where this lane's part of the first 16 columns of this warp's rows goes, in the query's place.
   __device__ __forceinline__ u32 first_block() const {
     constexpr int kSpan = Shape::kOutputLayout.span;
     const u32 in_warp = static_cast<u32>(lane());
     return query() + line_offset<kSpan>(warp_row() + static_cast<int>(in_warp % 16),
                                         static_cast<int>(in_warp / 16));
   }
+  /// Columns [16 k, 16 k + 16). Why not by line_offset(): the swizzle is by exclusive or, in which
+  /// the even pieces of a line are constants.
   __device__ __forceinline__ static void place_block(u32 first, const u32 (&block)[4], int k) {
     constexpr int kSpan = Shape::kOutputLayout.span;
     constexpr int kBlocks = kSpan / 32;  // of a line

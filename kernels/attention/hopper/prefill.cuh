@@ -1,7 +1,7 @@
 // Attention of many query rows on SM 9.0a (semantics §3): tensor cores by wgmma in 16 bits, e4m3 or
 // int8, keys and values by the copy engine, roles for warpgroups. One warpgroup brings tiles of K
 // and V through rings of stages (producer.cuh), codes of one byte by way of codes.cuh; two or three
-// more compute 64 packed query rows each (consumer.cuh). Rows, masks and results are those of
+// more compute 64 packed query rows each (consumer_items.cuh). Rows, masks and results are those of
 // attention/prefill.cuh.
 //
 // Why wgmma: mma.sync reaches about 60 % of the tensor cores of this chip. Why so few stages: what
