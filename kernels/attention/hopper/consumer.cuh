@@ -69,7 +69,7 @@ struct HopperConsumer : HopperFewRows<Config> {
       transform_scores<Config, RowsByKeys>(s, rows(), first_key,
                                            {Shape::kInt8 ? 1.0f : factor, score.soft_cap});
     }
-    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
       return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state, between);
     } else {
@@ -83,9 +83,9 @@ struct HopperConsumer : HopperFewRows<Config> {
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
   __device__ __forceinline__ DueRescale weigh_capped(Registers& r, int first_key,
                                                      bool masked) const {
-    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key, 0.0f);
+    if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key, 0.0f);
     cap_scores<Config::kCap>(r.s, shape.grid.cap);
-    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
     if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
     return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state, [](int, int, float) {});
   }
@@ -102,7 +102,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     }
     if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
     add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
-    if (masked) mask_scores<Config::kLeft, Config::kAhead>(r.s, rows(), first_key);
+    if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
     return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
@@ -134,7 +134,7 @@ struct HopperConsumer : HopperFewRows<Config> {
   __device__ Plan plan_of(const HopperItem& item) const {
     HopperShare mine;
     Plan plan;
-    if constexpr (Config::kAhead) {
+    if constexpr (Shape::kIsShort) {
       const HandedItem& handed = *shape.item_place(this->query_stage());
       mine = handed.shares[first_row() / kConsumerRows];
       plan.unmasked = handed.unmasked;
@@ -179,7 +179,7 @@ struct HopperConsumer : HopperFewRows<Config> {
   /// O = 0. Where a CTA stays it is done behind the first weights and hidden from the compiler,
   /// which else copies zeros from register to register at every branch, 130 instructions a row
   /// tile. Elsewhere that would spill.
-  static constexpr bool kClearsLate = Config::kAhead;
+  static constexpr bool kClearsLate = Shape::kIsShort;
   __device__ __forceinline__ static void clear_output(Registers& r) {
 #pragma unroll
     for (int n = 0; n < kValueBlocks; ++n) {
@@ -425,10 +425,11 @@ struct HopperConsumer : HopperFewRows<Config> {
         kept = add_sink(sink, base, sum, weight_of_base);
       }
       scale_output_row(r.o, 0, half, sum == 0.0f ? 0.0f : reciprocal_fast(sum) * kept * factor);
+      if (!Shape::kIsPlain && lane() % 4 == 0) store_row_lse(at, half, base, sum);
     }
-    // All four lanes of a row have its sum: one of them for each of their two rows.
+    // All four lanes of a row have its sum: one of them for each of their two rows, at once.
     const int half = lane() % 4;
-    if (half < 2) {
+    if (Shape::kIsPlain && half < 2) {
       store_row_lse(at, half, half == 0 ? bases[0] : bases[1], half == 0 ? sums[0] : sums[1]);
     }
     if constexpr (Shape::kInt8Values == 1) scale_columns(r);

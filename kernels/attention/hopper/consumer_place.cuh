@@ -79,7 +79,7 @@ struct HopperPlace {
   /// The row tile: where it was handed over if it stays there until its output is stored, else this
   /// warp's copy.
   static constexpr bool kReadsItem =
-      Config::kAhead && !Shape::kLeavesEarly && !has_tile_list<Config>();
+      Shape::kIsShort && !Shape::kLeavesEarly && !has_tile_list<Config>();
   __device__ __forceinline__ RowTile* tile() const {
     if constexpr (kReadsItem) return &shape.item_place(query_stage())->item.tile;
     return reinterpret_cast<RowTile*>(shape.memory + Shape::kLayout.tiles) + consumer * 4 +

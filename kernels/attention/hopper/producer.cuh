@@ -266,16 +266,22 @@ struct HopperDispatcher {
   }
   /// An item without rows ends the consumers' work.
   __device__ __forceinline__ void hand_over(const HopperItem& item) {
-    const HopperShare mine = share(item);
+    // Of a list from where the item is handed over: there are no registers to keep it beside.
+    constexpr bool kFromPlace = has_tile_list<Config>();
+    HopperShare mine{};
+    if constexpr (Shape::kIsShort && !kFromPlace) mine = share(item);
     HandedItem* const to = shape.item_place(ring.stage);
-    if (lane == 0) await(shape.query_empty(ring.stage), ring.parity);
-    __syncwarp();
-    if (lane < Config::kConsumers) to->shares[lane] = mine;
     if (lane == 0) {
+      await(shape.query_empty(ring.stage), ring.parity);
       to->item = item;
       to->unmasked = unmasked_tiles(item.keys, item.bounds.core, Config::kTileN);
     }
     __syncwarp();
+    if constexpr (Shape::kIsShort) {
+      if constexpr (kFromPlace) mine = share(to->item);
+      if (lane < Config::kConsumers) to->shares[lane] = mine;
+      __syncwarp();
+    }
     if (lane == 0) {
       const u32 full = shape.query_full(ring.stage);
       const int boxes = boxes_of(item);

@@ -159,6 +159,14 @@ struct HopperShape {
   /// way of the warps' staging.
   static constexpr bool kLeavesEarly =
       kLayout.staging_bytes > 0 && Config::kWideStores && !has_tile_list<Config>();
+  /// Forms that have registers to spare at the start and the end of a row tile.
+  static constexpr bool kIsPlain = Config::kWideStores && Config::kCap == 0 &&
+                                   Config::kSlopes == 0 && !Config::kScaleFirst &&
+                                   (!Config::kAhead || Config::kTileN <= 96);
+  /// Whether these are as short as they can be: what consumers do of a tile is worked out by the
+  /// dispatcher, masks are bits, outputs are cleared behind the first weights. Where a CTA does one
+  /// row tile it would spill.
+  static constexpr bool kIsShort = Config::kAhead && kIsPlain;
   /// Output rows leave shared memory by the copy engine, 16 of a warp at a time.
   static constexpr bool kStoresBoxes =
       Config::kAhead && Config::kWideStores && !has_parts<Config>() && !kLeavesEarly &&
