@@ -337,6 +337,11 @@ struct Ranges : Paged128 {
   static constexpr bool kLeft = true;
 };
 
+struct AheadRanges : Ahead {
+  static constexpr bool kRanges = true;
+  static constexpr bool kLeft = true;
+};
+
 struct Negative : Paged128 {
   static constexpr bool kScaleFirst = true;
 };
@@ -355,6 +360,7 @@ TEST_CASE("the Hopper kernel on emulated threads has soft cap, ALiBi, sinks and 
   c.has_ranges = true;
   c.window_left = 25;
   check<Ranges>(c, long_tile);
+  check<AheadRanges>(c, long_tile);  // shares by whole warps
   c = paged_batch("negative scale");
   c.softmax_scale = -0.1f;
   check<Negative>(c, long_tile);

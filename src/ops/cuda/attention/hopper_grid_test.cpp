@@ -6,7 +6,6 @@
 #include <limits>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "kernels/attention/hopper/schedule.cuh"
 
@@ -34,7 +33,6 @@ TEST_CASE("the Hopper kernel's grid does every row tile of every unit once, last
        {attn::hopper_grid_of(7, 5, 2, 0, 10, 5), attn::hopper_grid_of(1, 8, 8, 0, 4, 1),
         attn::hopper_grid_of(4, 6, 4, 1, 2, 2), attn::hopper_grid_of(3, 3, 1, 1, 3, 3)}) {
     std::set<std::pair<int, int>> done;
-    std::vector<int> last_of_group;
     for (int i = 0; i < attn::hopper_work_items(grid); ++i) {
       const attn::HopperWork work = attn::hopper_work(i, grid);
       CHECK(work.unit >= 0);

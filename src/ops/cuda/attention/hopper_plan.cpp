@@ -291,15 +291,20 @@ std::string late_output_misfit(const attn::AttendParams& params, const HopperPla
              : "late_output=1: the next queries have no place of their own";
 }
 
+/// Whether a CTA that stays would have room for steps whose places are constants.
+bool has_room_for_constants(const attn::AttendParams& params, const HopperPlan& plan) {
+  return params.head_size == kFewColumns && params.v_head_size == kFewColumns && is_paged(params) &&
+         is_causal(params) && params.score.mm_ranges == nullptr && !plan.scales_first &&
+         plan.cap == 0 && plan.slopes == 0;
+}
+
 /// Why not where bytes may not depend on the batch: the longest request would choose the tile.
 bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
-  const bool is_plain = !wants_registers(forms) && forms.slopes == 0 && is_paged(params) &&
-                        is_causal(params) && params.score.mm_ranges == nullptr;
-  const bool has_few = std::max(params.head_size, params.v_head_size) <= kFewColumns;
-  return params.batch_invariant == 0 && hopper_ahead_misfit(params).empty() &&
-         keys_of_row(params) <= (is_plain && has_few ? kAheadTokensOfFewColumns : kAheadTokens);
+  const int most = has_room_for_constants(params, forms) ? kAheadTokensOfFewColumns : kAheadTokens;
+  return params.batch_invariant == 0 && keys_of_row(params) <= most &&
+         hopper_ahead_misfit(params).empty();
 }
 
 /// Forms that transform scores, and ranges, were not measured, and have fewer registers to spare.
@@ -343,13 +348,6 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   return forms.slopes > 0 || (is_narrow && !forms.scales_first);
 }
 
-/// Whether a CTA that stays has room for steps whose places are constants.
-bool has_room_for_constants(const attn::AttendParams& params, const HopperPlan& plan) {
-  return plan.tile.ahead && params.head_size == kFewColumns && params.v_head_size == kFewColumns &&
-         is_paged(params) && is_causal(params) && params.score.mm_ranges == nullptr &&
-         !plan.scales_first && plan.cap == 0 && plan.slopes == 0;
-}
-
 /// Whether a step for every stage pays in the plan that is asked for. Over pages, as above: bf16 of
 /// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 by pieces of D128
 /// 1409 and 1460, D64 1048 and 1072, D256 2499 and 2471, contiguous of an encoder of 80 columns
@@ -361,7 +359,8 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params)) return false;
   if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
   if (plan.stays()) {
-    return has_room_for_constants(params, plan) && keys_of_row(params) > kMostKeysOfOneStep;
+    return plan.tile.ahead && has_room_for_constants(params, plan) &&
+           keys_of_row(params) > kMostKeysOfOneStep;
   }
   const int columns = std::max(params.head_size, params.v_head_size);
   if (has_e4m3_products(params)) {
@@ -530,7 +529,8 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.bounds = bounds_pay(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   plan.late_output = stores_late(params, asked);
-  if (has_room_for_constants(params, asked) && keys_of_row(params) <= kMostKeysOfOneStep) {
+  if (asked.tile.ahead && has_room_for_constants(params, asked) &&
+      keys_of_row(params) <= kMostKeysOfOneStep) {
     plan.fixed_base = true;
   }
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
