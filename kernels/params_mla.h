@@ -157,6 +157,9 @@ struct ConcatParams {
 /// write.cache is given. The same bytes as matmul(), concat(), quantise_fp8(), concat() and
 /// write_mla_cache() one after the other, but for the order of the products' sums. D is the size of
 /// a joined head.
+///
+/// `next_waits` is for kernels that wait for the query themselves (kernels/ptx/dependents.cuh). A
+/// kernel of others may be launched in the same way and not wait: it would read what the query was.
 struct LatentQueryParams {
   MatmulParams project;  // [m, heads, n], 16 bits; c may be left unwritten
   ConcatParams join;     // first: c, second: rope parts; output: [m, padded heads, D] in 16 bits,
@@ -165,6 +168,7 @@ struct LatentQueryParams {
   ConcatParams pad;  // num_heads heads of zeros, or none: the same rows as the codes, or else the
                      // query, behind the heads of `join`; no first part
   MlaCacheWriteParams write;
+  int next_waits;  // 1: the kernel behind it on the stream may start before the query is there
 };
 
 /// Codes that project_values() makes of its output.

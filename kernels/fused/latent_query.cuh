@@ -96,7 +96,7 @@ __device__ __forceinline__ void write_latents(const MlaCacheWriteParams& p, i64 
 template <class Config>
 __device__ __forceinline__ void make_latent_query(const LatentQueryParams& p,
                                                   unsigned char* memory) {
-  allow_next_kernel();
+  if (p.next_waits != 0) allow_next_kernel();
   const i64 tiles = few_rows_tiles(p.project, Config::kRows, Config::kColumns) *
                     (p.join.num_heads + p.pad.num_heads);
   if constexpr (Config::kWrites) {

@@ -6,7 +6,10 @@
 // Who may use it: both kernels are in the same stream, and the second is launched with the
 // attribute that lets it start early (LaunchShape::overlaps_previous on the host). Leaving out the
 // first call only makes the second kernel start later. Leaving out the second call in a kernel that
-// was launched early is an error: it reads partial results that are not written yet.
+// was launched early is an error: it reads partial results that are not written yet. So the first
+// call is for kernels in front of our own. Kernels of others are launched early without waiting,
+// too: FlashMLA's dense decode (since its commit 082094b) is right only behind kernels that do not
+// make the first call.
 #pragma once
 
 namespace attn {

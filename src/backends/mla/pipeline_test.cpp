@@ -31,8 +31,9 @@ Problem small_problem() {
   return problem;
 }
 
-/// The CPU, which notes how many tokens of a request decodes were made for, and may say of itself
-/// that it makes queries, and outputs with their codes, in one go.
+/// The CPU, which notes how many tokens of a request decodes were made for and whether readers of a
+/// query wait for it, and may say of itself that it makes queries, and outputs with their codes, in
+/// one go.
 class WatchedOps final : public ForwardingOps {
  public:
   WatchedOps(Ops& cpu, bool makes_queries) : ForwardingOps(cpu), makes_queries_(makes_queries) {}
@@ -51,7 +52,12 @@ class WatchedOps final : public ForwardingOps {
     decode_tokens = params.max_query_len;
     inner().attend_sparse_plan(params, sparse, plan);
   }
+  void make_latent_query(const attn::LatentQueryParams& params) override {
+    reader_waits = params.next_waits;
+    inner().make_latent_query(params);
+  }
   int decode_tokens = -1;
+  int reader_waits = -1;
 
  private:
   bool makes_queries_;
@@ -202,6 +208,7 @@ TEST_CASE("the query of decodes is made in one step with the writing of the cach
     CHECK(apart.has_step("concat_query"));
     const Run whole = run(problem, name, true);
     CHECK(whole.has_step("project_query"));
+    CHECK(whole.watched->reader_waits == 1);
     for (const char* step : {"write_cache", "concat_query", "quantise_query", "pad_query_heads"}) {
       CHECK_FALSE(whole.has_step(step));
     }

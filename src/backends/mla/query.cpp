@@ -81,7 +81,8 @@ std::vector<const void*> add_latent_query(MlaWork& work, i64 tokens) {
 }
 
 LatentQuery add_joined_query(MlaWork& work, i64 tokens, bool is_quantised, i64 padded_heads,
-                             bool writes) {
+                             QueryReader reader) {
+  const bool is_ours = reader == QueryReader::kOurs;
   const i64 row = padded_heads * work.sizes.entry();
   const i64 own_row = work.sizes.heads * work.sizes.entry();
   const MlaRank& rank = work.ranks.front();
@@ -113,8 +114,9 @@ LatentQuery add_joined_query(MlaWork& work, i64 tokens, bool is_quantised, i64 p
   all.pad.num_tokens = tokens;
   all.pad.num_heads = checked_int32(padded_heads - work.sizes.heads, "heads of padding");
   all.pad.second_size = checked_int32(work.sizes.entry(), "size of the joined query");
-  const attn::MlaCacheWriteParams* const write = writes ? work.last_write() : nullptr;
+  const attn::MlaCacheWriteParams* const write = is_ours ? work.last_write() : nullptr;
   if (write != nullptr) all.write = *write;
+  all.next_waits = is_ours ? 1 : 0;
   const double flops = product_flops(work, tokens, work.sizes.nope);
   if (work.problem.mla.fused_steps && work.ops.fuses(all)) {
     if (write != nullptr) work.steps.pop_back();

@@ -19,12 +19,16 @@ struct LatentQuery {
   const void* data = nullptr;
   attn::Element element{};  // e4m3 by q_scale, which may be made by an earlier step, if quantised
 };
+/// Whose kernel reads the query. A user's relies on the order of the stream, so it never starts
+/// before the query is there; and as its query is checked by running the steps once more, they do
+/// not write the cache.
+enum class QueryReader { kOurs, kUsers };
 /// Steps project_query, concat_query, quantise_query and pad_query_heads, the last two where they
 /// are needed. They are one step project_query where the device has a kernel for that and
-/// mla.fused_steps allows it; that takes the place of write_cache, too, if `writes` and that is the
-/// last step so far.
+/// mla.fused_steps allows it; that takes the place of write_cache, too, if the reader is ours and
+/// that is the last step so far.
 LatentQuery add_joined_query(MlaWork& work, attn::i64 tokens, bool is_quantised,
-                             attn::i64 padded_heads, bool writes = true);
+                             attn::i64 padded_heads, QueryReader reader = QueryReader::kOurs);
 
 /// For ranks, which exchange their heads in between. Steps project_query and concat_query of the
 /// first `tokens` rows: [tokens, h, Lkv + R] of every rank's own heads.

@@ -87,9 +87,8 @@ PluginMlaPipeline::PluginMlaPipeline(const MlaCapability& capability, const Prob
 void PluginMlaPipeline::add_query_steps() {
   MlaWork& w = work();
   first_query_step_ = w.steps.size();
-  // Why the cache is written apart: these steps run once more where the query is checked.
-  const LatentQuery query =
-      add_joined_query(w, w.num_tokens, w.plan.quantised_query, w.padded_heads(), /*writes=*/false);
+  const LatentQuery query = add_joined_query(w, w.num_tokens, w.plan.quantised_query,
+                                             w.padded_heads(), QueryReader::kUsers);
   query_element_ = query.element;
   query_ = query.data;
 }

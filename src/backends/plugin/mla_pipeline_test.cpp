@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
+#include "ops/forwarding_ops.h"
 #include "reference/mla/cache_entry.h"
 
 namespace attnbench::plugin_mla_pipeline_test {
@@ -46,6 +48,19 @@ AttnbenchBackend table(std::uint64_t features) {
   return t;
 }
 
+/// The CPU, which says of itself that it makes queries in one go, and notes how it was asked to.
+class FusingOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  bool fuses(const attn::LatentQueryParams&) const override { return true; }
+  bool fuses(const attn::ValueOutputParams&) const override { return false; }
+  void make_latent_query(const attn::LatentQueryParams& params) override {
+    query = params;
+    inner().make_latent_query(params);
+  }
+  std::optional<attn::LatentQueryParams> query;
+};
+
 Problem small_problem() {
   Problem problem = mla_test_problem({4, 512, 32, 64, 24});
   problem.kv_cache.block_size = 64;
@@ -56,7 +71,7 @@ Problem small_problem() {
 
 /// A pipeline of the plugin that has run once.
 struct Prepared {
-  Prepared(const Problem& of, std::uint64_t features = kAll)
+  Prepared(const Problem& of, std::uint64_t features = kAll, bool fuses = false)
       : problem(of), inputs(make_mla_inputs(problem)) {
     own = plugin.table = table(features);
     plugin.self = &own;
@@ -67,7 +82,8 @@ struct Prepared {
     cache = make_mla_cache(problem, inputs, stored.codes);
     given.mla = &inputs;
     given.mla_cache = &cache;
-    pipeline = std::make_unique<PluginMlaPipeline>(capability, problem, given, *ops, plugin,
+    Ops& used = fuses ? static_cast<Ops&>(fusing) : *ops;
+    pipeline = std::make_unique<PluginMlaPipeline>(capability, problem, given, used, plugin,
                                                    PluginDevice{});
     run_steps();
   }
@@ -81,6 +97,7 @@ struct Prepared {
   MlaCache cache;
   BackendInputs given;
   std::unique_ptr<Ops> ops = make_cpu_ops(1);
+  FusingOps fusing{*ops};
   AttnbenchBackend own;
   PluginTable plugin;
   MlaCapability capability;
@@ -192,6 +209,18 @@ TEST_CASE("tensors have the sizes of the latents") {
     CHECK((slots[k] / 64 == blocks[0] || slots[k] / 64 == blocks[1]));
   }
   CHECK(listed == 70);
+}
+
+TEST_CASE("a user's kernel never starts before its query is there, however that is made") {
+  const Problem problem = small_problem();
+  const Prepared apart(problem);
+  const std::string expected = bytes_of(seen->query);
+  const Prepared whole(problem, kAll, /*fuses=*/true);
+  REQUIRE(whole.fusing.query.has_value());
+  // Its launch may be one that overlaps without waiting, as FlashMLA's is.
+  CHECK(whole.fusing.query->next_waits == 0);
+  CHECK(whole.fusing.query->write.cache == nullptr);
+  CHECK(bytes_of(seen->query) == expected);
 }
 
 TEST_CASE("the run with another query has half of every list") {
