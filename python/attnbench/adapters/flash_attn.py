@@ -12,6 +12,12 @@ COMMON = ("causal", "non_causal", "gqa", "sliding_window", "soft_cap")
 FP8 = ("fp8_kv", "fp8_query", "fp8_probability")
 
 
+def has_sizes_of_fa3(problem):
+    """Head sizes of keys and values that are one, or those of MLA's prompts."""
+    head_size, v_head_size = problem.head_size, problem.v_head_size
+    return head_size == v_head_size or (128 < head_size <= 192 and 96 < v_head_size <= 128)
+
+
 class VarlenAttention(Adapter):
     """What the versions have in common."""
 
@@ -109,10 +115,12 @@ class Fa3(VarlenAttention):
     """flash_attn_interface.flash_attn_varlen_func (FlashAttention-3) over ragged keys"""
 
     packages = ("torch", "flash_attn_interface")
-    features = COMMON + FP8
+    features = COMMON + FP8 + ("v_head_size",)
 
     def supports(self, problem):
         reasons = super().supports(problem) + list(fp8.refused_by_fa3(problem))
+        if not has_sizes_of_fa3(problem):
+            reasons.append("head size of values other than that of keys, except 128 beside 192")
         if problem.device == "cuda" and problem.sm // 10 != 9:
             reasons.append("FlashAttention-3 is for compute capability 9.0")
         return reasons
@@ -131,7 +139,8 @@ class Fa3Forward(Fa3):
     """fa3_fwd_interface.flash_attn_varlen_func (FlashAttention-3, the build of PyPI's fa3-fwd)"""
 
     packages = ("torch", "fa3_fwd_interface")
-    features = ("causal", "non_causal", "gqa") + FP8  # it is built without windows and soft-cap
+    # It is built without windows and soft-cap.
+    features = ("causal", "non_causal", "gqa", "v_head_size") + FP8
     dtypes = ("bfloat16",)
 
     def find(self):
