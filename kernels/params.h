@@ -199,6 +199,9 @@ struct AttendParams {
   int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
                          //   the sum of the row is of the values before it
   int fast_fp8_sums;  // 1: sums of e4m3 products may keep what the matrix units keep (§10.5)
+  /// No request of this call has more keys, as far as the caller knows when it launches; 0 where it
+  /// does not. Only the time depends on it.
+  int max_seq_len;
 };
 
 /// Keys of a request are dealt to splits in whole tiles of this many, so that the splits of all

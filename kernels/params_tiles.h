@@ -43,6 +43,7 @@ struct TileListParams {
   int num_beside;
   int num_ctas;   // that are there at a time; at most num_bundles of them are started
   int tile_rows;  // 128 or 192
+  int most_keys;  // of a tile of more than 64 rows; only the time depends on it
   /// num_splits 1: tiles write output and LSE, and the pointers are null. More: normalised partial
   /// results, of which part 0 includes the sink, for combine_splits().
   SplitParams parts;

@@ -20,7 +20,8 @@ constexpr std::int64_t kStartNs = 2000;
 constexpr std::int64_t kKeyPs = 6000;
 // 192 rows by 80 keys at 783 TFLOP/s of 132 multiprocessors: 1.33 us, 86 ps a row and key.
 constexpr std::int64_t kRowKeyPs = 86;
-constexpr int kColumns = 256;  // that the estimates are of
+constexpr int kColumns = 256;    // that the estimates are of
+constexpr int kPromptRows = 64;  // a tile of more is of a prompt
 
 constexpr int kLeastPartKeys = 128;
 constexpr int kMostParts = 64;
@@ -130,6 +131,7 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
   std::vector<Costed> reading;      // bound by the memory
   std::vector<Costed> multiplying;  // bound by the tensor cores
   std::vector<Costed> beside;
+  std::int64_t most_keys = 0;
   for (const TileSequence& sequence : sequences) {
     const std::int64_t rows = std::int64_t{sequence.num_tokens} * form.group;
     for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
@@ -142,8 +144,9 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
       tile.key_begin = sequence.key_begin;
       tile.key_end = sequence.key_end;
       tile.part = static_cast<unsigned short>(sequence.part);
-      const TileCost cost =
-          tile_cost(tile.num_rows, keys_before(sequence, first + tile.num_rows, form), form);
+      const std::int64_t keys = keys_before(sequence, first + tile.num_rows, form);
+      const TileCost cost = tile_cost(tile.num_rows, keys, form);
+      if (tile.num_rows > kPromptRows) most_keys = std::max(most_keys, keys);
       for (int head = 0; head < form.num_kv_heads; ++head) {
         tile.kv_head = static_cast<unsigned short>(head);
         std::vector<Costed>& kind = form.has_beside && tile.num_rows <= attn::kMostFewRows ? beside
@@ -157,6 +160,7 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
   sort_by_cost(multiplying);
   sort_by_cost(beside);
   TileDeal result;
+  result.most_keys = checked_int32(most_keys, "keys");
   const std::int64_t wall = (sum_of(reading) + sum_of(multiplying)) / num_ctas;
   reading = bundled(reading, std::min(kBundleNs, wall / kBundleShare));
   deal(mixed(multiplying, reading, num_ctas), num_ctas, result);

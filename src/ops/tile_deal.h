@@ -42,6 +42,7 @@ struct TileDeal {
                                         // those beside, in theirs
   std::vector<int> bundles{0};          // where each bundle of tiles begins, and their number
   int num_beside = 0;                   // tiles beside
+  int most_keys = 0;                    // of a tile of more than 64 rows, as those of prompts are
   std::int64_t longest_ns = 0;          // estimated: of the CTA that ends last
   std::int64_t total_ns = 0;            // of all tiles, one after another
 };

@@ -71,6 +71,7 @@ TEST_CASE("decodes and prefills are under way together, and the last tiles are s
     CHECK(decodes * 3 < static_cast<std::ptrdiff_t>(eighth) * 2);
   }
   CHECK(is_decode(deal.tiles.back()));
+  CHECK(deal.most_keys == 3056);  // of prompts: before the last 64 rows, a tile of their own
   CHECK(deal.longest_ns < deal.total_ns / 132 + tile_cost(1, 4096, form_32_8()).ns);
 }
 

@@ -167,6 +167,9 @@ struct HopperShape {
   /// dispatcher, masks are bits, outputs are cleared behind the first weights. Where a CTA does one
   /// row tile it would spill.
   static constexpr bool kIsShort = Config::kAhead && kIsPlain;
+  /// The last row tiles are cut into pieces, each of which the first consumer does by itself.
+  static constexpr bool kTail = requires { Config::kTail; };
+  static_assert(!kTail || !(Config::kPersistent || Config::kPingPong || has_tile_list<Config>()));
   /// Output rows leave shared memory by the copy engine, 16 of a warp at a time.
   static constexpr bool kStoresBoxes =
       Config::kAhead && Config::kWideStores && !has_parts<Config>() && !kLeavesEarly &&
@@ -333,7 +336,9 @@ struct HopperShape {
 
   /// Item `index` of the grid; whole warps. Without rows num_rows is 0 or less.
   __device__ HopperItem item(int index) const {
-    const HopperWork work = hopper_work(index, grid);
+    HopperPiece at{index, -1};
+    if constexpr (kTail) at = piece_of(index, grid.num_whole, Config::kConsumers);
+    const HopperWork work = hopper_work(at.tile, grid);
     const int in_grid = grid.by_heads.quotient(work.unit);
     const int request = params.first_request + in_grid;
     const int begin = params.query_start_loc[request];
@@ -343,7 +348,8 @@ struct HopperShape {
     HopperItem item;
     item.tile =
         row_tile(grid.heads, request, work.unit - in_grid * params.num_kv_heads,
-                 larger(row_tile_index, 0) * kTileM, kTileM, begin, end, params.seq_lens[request]);
+                 larger(row_tile_index, 0) * kTileM + larger(at.piece, 0) * kConsumerRows,
+                 at.piece < 0 ? kTileM : kConsumerRows, begin, end, params.seq_lens[request]);
     if (row_tile_index < 0) item.tile.num_rows = 0;
     item.bounds = bounds_of<Config>(params, item.tile, 0, kTileM);
     item.keys = key_tiles(item.bounds.hull, Config::kTileN, kTileStep);
@@ -422,7 +428,8 @@ struct HopperShape {
       }
       return;
     }
-    const int items = hopper_work_items(grid);
+    int items = hopper_work_items(grid);
+    if constexpr (kTail) items += (items - grid.num_whole) * (Config::kConsumers - 1);
     const int cta = static_cast<int>(blockIdx.x);
     const int num_ctas = static_cast<int>(gridDim.x);
     for (int round = 0; round * num_ctas < items; ++round) {

@@ -107,11 +107,12 @@ class FlashPipeline : public AttentionPipeline {
     attn::AttendParams part = params();
     part.first_request = first;
     part.num_requests = count;
-    part.max_query_len = 0;
+    part.max_query_len = part.max_seq_len = 0;
     for (int b = first; b < first + count; ++b) {
       const Request& request = attended().batch[static_cast<std::size_t>(b)];
       part.max_query_len =
           std::max(part.max_query_len, checked_int32(request.query_len, "query_len"));
+      part.max_seq_len = std::max(part.max_seq_len, checked_int32(request.seq_len, "seq_len"));
     }
     return part;
   }

@@ -89,6 +89,7 @@ void AttentionPipeline::set_rows(const BackendInputs& inputs) {
   params_.num_requests = checked_int32(num_requests(), "requests");
   params_.batch_invariant = problem_.attention.batch_invariant ? 1 : 0;
   params_.max_query_len = checked_int32(attended_.max_query_len(), "query_len");
+  params_.max_seq_len = checked_int32(attended_.max_seq_len(), "seq_len");
   params_.num_heads = a.num_heads;
   params_.num_kv_heads = a.num_kv_heads;
   params_.head_size = a.head_size;

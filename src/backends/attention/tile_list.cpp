@@ -109,6 +109,7 @@ TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& para
   list.num_beside = deal.num_beside;
   list.num_ctas = num_sms;
   list.tile_rows = form.tile_rows;
+  list.most_keys = deal.most_keys;
   list.parts.num_splits = parts + 1;
   list.parts.num_tokens = problem.num_tokens();
   if (parts > 0) {

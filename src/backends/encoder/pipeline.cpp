@@ -67,10 +67,11 @@ void MmPipeline::set_sequences() {
   params.query_start_loc = memory().upload(sequences.query_start_loc, "query_start_loc");
   params.seq_lens = memory().upload(sequences.seq_lens, "seq_lens");
   params.num_requests = static_cast<int>(sequences.seq_lens.size());
-  params.max_query_len = 0;
+  params.max_query_len = params.max_seq_len = 0;
   for (std::size_t b = 0; b < sequences.seq_lens.size(); ++b) {
     params.max_query_len = std::max(
         params.max_query_len, sequences.query_start_loc[b + 1] - sequences.query_start_loc[b]);
+    params.max_seq_len = std::max(params.max_seq_len, sequences.seq_lens[b]);
   }
   const std::vector<attn::i64> starts(sequences.key_start_loc.begin(),
                                       sequences.key_start_loc.end());

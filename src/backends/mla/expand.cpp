@@ -145,6 +145,7 @@ attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded&
   p.seq_lens = work_.memory.upload(key_lens, "key lengths");
   p.num_requests = static_cast<int>(key_lens.size());
   p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
+  if (!key_lens.empty()) p.max_seq_len = *std::ranges::max_element(key_lens);
   p.num_heads = p.num_kv_heads = static_cast<int>(rank.heads);
   p.head_size = static_cast<int>(n.qk());
   p.v_head_size = static_cast<int>(work_.plan.pad_v ? n.qk() : n.value);

@@ -104,6 +104,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   // Kernels with and without this constant are the same.
   if (Config::kAhead) constants.push_back(text(params.num_heads / params.num_kv_heads));
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kTail; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));
@@ -213,20 +214,32 @@ class EmulatedOps final : public ForwardingOps {
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
                      "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
-                     "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}",
+                     "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}:tail={:d}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
                      Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
                      requires { Config::kUnrolled; }, requires { Config::kApart; },
-                     Config::kLateOutput)) {}
+                     Config::kLateOutput, requires { Config::kTail; })) {}
 
   void attend(const attn::AttendParams& params) override {
-    const Target target = target_of_sm(90);
+    Target target = target_of_sm(90);
     REQUIRE(hopper_prefill_misfit(target, params) == "");
     const HopperPlan plan = hopper_plan(params, options_);
+    if constexpr (requires { Config::kTail; }) {
+      // So many that some row tiles are cut and others are not.
+      const attn::HopperGrid all = hopper_grid(target, params, plan);
+      const int tiles = attn::hopper_work_items(all);
+      const auto is_cut = [&](int sms) {
+        const attn::i64 whole = attn::whole_tiles(tiles, sms, Config::kConsumers);
+        return whole > 0 && whole < tiles;
+      };
+      target.num_sms = 2;
+      while (target.num_sms < tiles && !is_cut(target.num_sms)) ++target.num_sms;
+      REQUIRE(is_cut(target.num_sms));
+    }
     std::int64_t grid_x = hopper_shape(target, params, plan).grid_x;
     if (Config::kPersistent) grid_x = std::min<std::int64_t>(grid_x, 2);  // several items a CTA
     num_ctas += run_hopper_ctas<Config>(params, plan, hopper_prefill_kernel(params, plan), grid_x,
-                                        hopper_grid(params, plan), save_, nullptr);
+                                        hopper_grid(target, params, plan), save_, nullptr);
   }
   /// By producers, as hopper_prefill_saving does.
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,

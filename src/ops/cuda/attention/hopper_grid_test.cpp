@@ -5,7 +5,10 @@
 #include <initializer_list>
 #include <limits>
 #include <set>
+#include <string>
 #include <utility>
+
+#include "ops/cuda/attention/hopper_problem_testing.h"
 
 #include "kernels/attention/hopper/schedule.cuh"
 
@@ -53,6 +56,89 @@ TEST_CASE("the Hopper kernel's grid does every row tile of every unit once, last
   CHECK(attn::row_tile_of(attn::hopper_work(2, grid), 3) == 0);
   CHECK(attn::row_tile_of(attn::hopper_work(3, grid), 3) == -1);
   CHECK(attn::row_tile_of(attn::hopper_work(0, grid), 0) == -1);
+}
+
+TEST_CASE("row tiles that are left over are cut where all of their pieces find a place") {
+  CHECK(attn::whole_tiles(688, 132, 3) == 660);
+  CHECK(attn::whole_tiles(660, 132, 3) == 660);  // none is left over
+  CHECK(attn::whole_tiles(44, 132, 3) == 0);
+  CHECK(attn::whole_tiles(45, 132, 3) == 45);  // 135 pieces
+  CHECK(attn::whole_tiles(66, 132, 2) == 0);
+  for (const int tiles : {1, 5, 20, 21, 23, 24}) {
+    CAPTURE(tiles);
+    const auto whole = static_cast<int>(attn::whole_tiles(tiles, 10, 3));
+    std::set<std::pair<int, int>> done;
+    for (int i = 0; i < whole + 3 * (tiles - whole); ++i) {
+      const attn::HopperPiece at = attn::piece_of(i, whole, 3);
+      CHECK(at.tile < tiles);
+      CHECK((at.piece < 0) == (at.tile < whole));
+      CHECK(at.piece < 3);
+      CHECK(done.insert({at.tile, at.piece}).second);
+    }
+  }
+}
+
+TEST_CASE("the Hopper kernel cuts what is left over where row tiles take equally long") {
+  const auto cuts = [](const HopperProblem& problem, const std::string& options = "") {
+    return hopper_plan(problem.params, options).tail;
+  };
+  HopperProblem chunk(2048, 128, 128, 16);
+  CHECK_FALSE(cuts(chunk));
+  chunk.params.max_seq_len = 8191;
+  CHECK_FALSE(cuts(chunk));
+  chunk.params.max_seq_len = 16384;
+  CHECK(cuts(chunk));
+  CHECK_FALSE(cuts(chunk, "ahead=1"));
+  CHECK_FALSE(cuts(chunk, "ping_pong=1"));
+  CHECK_FALSE(cuts(chunk, "tail=0"));
+  chunk.params.batch_invariant = 1;
+  CHECK_FALSE(cuts(chunk));
+  HopperProblem full(8192, 192, 128);
+  full.params.score.window_right = -1;
+  CHECK(cuts(full));
+  full.params.score.window_left = 1023;
+  CHECK_FALSE(cuts(full));
+  CHECK_FALSE(cuts(HopperProblem(8192, 128, 128, 16)));  // the last row tiles are short
+
+  // 2 requests of 4 KV heads and 2,048 tokens of 4 heads: 344 row tiles, 80 of them left over.
+  chunk.params.batch_invariant = 0;
+  const Target target = target_of_sm(90);
+  const HopperPlan plan = hopper_plan(chunk.params);
+  CHECK(hopper_grid(target, chunk.params, plan).num_whole == 344);
+  CHECK(hopper_shape(target, chunk.params, plan).grid_x == 344);
+  chunk.params.num_requests = 4;  // 688 and 28
+  CHECK(hopper_grid(target, chunk.params, plan).num_whole == 660);
+  CHECK(hopper_shape(target, chunk.params, plan).grid_x == 660 + 3 * 28);
+  CHECK(value_of(hopper_prefill_kernel(chunk.params, plan).spec, "bool kTail") == "true");
+  CHECK(value_of(hopper_prefill_kernel(chunk.params, hopper_plan(chunk.params, "tail=0")).spec,
+                 "bool kTail") == "no such constant");
+}
+
+TEST_CASE("chunks behind many keys are no short prompts for the Hopper kernel") {
+  HopperProblem chunk(2048, 128, 128, 16);
+  CHECK(hopper_plan(chunk.params).tile.ahead);
+  const int group = hopper_plan(chunk.params).group;
+  chunk.params.max_seq_len = 16384;
+  const HopperPlan plan = hopper_plan(chunk.params);
+  CHECK_FALSE(plan.tile.ahead);
+  CHECK(plan.unrolled);
+  CHECK(plan.bounds);
+  CHECK(plan.group < group);
+  chunk.params.max_seq_len = 2048;
+  CHECK(hopper_plan(chunk.params).tile.ahead);
+}
+
+TEST_CASE("two consumers take requests whose last row tile three would leave nearly empty") {
+  const auto rows = [](int tokens, int head_size, int v_head_size) {
+    HopperProblem problem(tokens, head_size, v_head_size);
+    problem.params.num_heads = problem.params.num_kv_heads;
+    problem.params.score.window_right = -1;
+    return hopper_plan(problem.params).tile_rows();
+  };
+  CHECK(rows(512, 192, 128) == 128);
+  CHECK(rows(576, 192, 128) == 192);
+  CHECK(rows(2048, 192, 128) == 192);
+  CHECK(rows(512, 128, 128) == 192);  // where two consumers are slower than that
 }
 
 }  // namespace attnbench::cuda

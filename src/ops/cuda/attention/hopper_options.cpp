@@ -41,6 +41,7 @@ constexpr std::array kHopperOptions = {
                  kOfPrefill},
     HopperOption{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; },
                  kOfPrefill},
+    HopperOption{"tail", 0, 1, 1, [](HopperPlan& plan, int n) { plan.tail = n != 0; }, kOfPrefill},
     HopperOption{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
     HopperOption{"keep_columns", 0, 1, 1,
                  [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},

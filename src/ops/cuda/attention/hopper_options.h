@@ -31,7 +31,7 @@ std::string apply_hopper_options(std::string_view options, HopperPlan* plan,
 /// values of up to 128 columns promote (1 to 16 tiles), of int8 products add_floats, and of codes
 /// that are converted keep_columns (0, 1); unroll (0, 1). Of prefill alone: consumers (1 to 3),
 /// line (0, 64, 128; of 16 bits), apart (0, 1: of e4m3 products), ping_pong, late_output (with
-/// ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6: the form of a soft cap),
+/// ahead), fixed_base, reverse, tail (0, 1), group (from 1), cap (0 to 6: the form of a soft cap),
 /// one_base (0, 1: with a form), fit (0, 1: windows over pages, fits_tiles). Of a list of tiles
 /// alone: few (0, 1), beside (0 to 4: stages of the warps that do tiles of few rows beside the
 /// consumers, 0: the consumers do them), shares (0, 1).

@@ -47,12 +47,21 @@ constexpr std::array kHopperTiles = {
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
 };
 /// Up to so many packed rows of a request two consumers are taken where they leave so many fewer
-/// rows empty that it pays: a row by them takes a quarter longer (64 requests of 512 tokens and
-/// their 2,048 packed rows, D128: 753 us and 601 us).
+/// rows empty that it pays: a row by them takes so many times as long.
 constexpr std::int64_t kShortRows = 1024;
-constexpr double kShortTileCost = 1.25;
-constexpr TileChoice kShortTile{
-    128, 128, 2, 128, false, "192 rows a tile would leave too many of the last one empty"};
+struct ShortTile {
+  TileChoice tile;
+  double cost;
+};
+constexpr const char* kShortReason = "192 rows a tile would leave too many of the last one empty";
+constexpr std::array kShortTiles = {
+    // 64 requests of 512 tokens and their 2,048 packed rows, D128: 753 us and 601 us.
+    ShortTile{{128, 128, 2, 128, false, kShortReason}, 1.25},
+    // Full attention of 32 heads, contiguous, one NVIDIA H200, 2026-11-30: 64 requests of 512
+    // tokens 676 us (706 not in turns) and 719 by 192 x 80, 8 of 2,048 971 and 956, 2 of 8,192 3507
+    // and 3370.
+    ShortTile{{192, 128, 2, 128, true, kShortReason}, 1.05},
+};
 
 /// Up to so many query tokens of a request the producer works ahead, and each CTA goes through many
 /// row tiles: the start and the end of a tile cost more than half of it there. Longer ones are
@@ -190,17 +199,25 @@ constexpr int kMostGroup = 64;
 constexpr std::int64_t kLeastTilesByUnit = 2112;  // 16 for each multiprocessor of an H200
 constexpr int kMostGroupedColumns = 128;
 
+/// Row tiles of a causal prompt take about equally long where so many times its rows are keys.
+constexpr std::int64_t kEvenContext = 4;
+
 /// Whether rows may be blind to the last keys of a tile by more than their request's end.
 bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
 
 /// Whether rows are blind to keys far before them.
 bool has_window(const attn::AttendParams& params) { return params.score.window_left >= 0; }
-/// The most keys that a row sees, as far as the host knows; at least as many as rows, as a rule.
+/// The most keys of a request, as far as the host knows; at least as many as rows, as a rule.
+std::int64_t keys_of_request(const attn::AttendParams& params) {
+  return std::max({params.max_seq_len, params.max_query_len, 1});
+}
+/// And that a row sees.
 std::int64_t keys_of_row(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;
-  if (!has_window(params) || score.window_right < 0) return params.max_query_len;
+  const std::int64_t keys = keys_of_request(params);
+  if (!has_window(params) || score.window_right < 0) return keys;
   const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
-  return std::min<std::int64_t>(params.max_query_len, window);
+  return std::min(keys, window);
 }
 
 int operand_bytes(const attn::AttendParams& params) {
@@ -273,11 +290,14 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
   if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
   // Why not where bytes may not depend on the batch: the longest request would decide.
   const std::int64_t rows = max_packed_rows(params);
-  if (params.batch_invariant == 0 && rows <= kShortRows && has_columns_of(kShortTile, params)) {
+  const auto* const brief = std::find_if(
+      kShortTiles.begin(), kShortTiles.end(),
+      [&](const ShortTile& candidate) { return has_columns_of(candidate.tile, params); });
+  if (params.batch_invariant == 0 && rows <= kShortRows && brief != kShortTiles.end()) {
     const auto cost_of_tiles = [&](std::int64_t tile_rows) {
       return static_cast<double>(ceil_quotient(rows, tile_rows) * tile_rows);
     };
-    if (cost_of_tiles(128) * kShortTileCost < cost_of_tiles(192)) return kShortTile;
+    if (cost_of_tiles(128) * brief->cost < cost_of_tiles(192)) return brief->tile;
   }
   return first_tile(kHopperTiles, params, scales_first);
 }
@@ -381,12 +401,24 @@ int group_of(const attn::AttendParams& params, const HopperPlan& plan) {
   if (plan.tile.ahead && is_wide && tiles >= kLeastTilesByUnit) return 1;
   // Why 1: without a causal mask the row tiles of a unit are all alike, and follow one another.
   if (!is_causal(params)) return 1;
-  // The host does not know how many keys there are; at least as many as rows, as a rule.
-  const std::int64_t bytes = std::int64_t{std::max(params.max_query_len, 1)} *
-                             (params.head_size + params.v_head_size) * key_bytes(params);
+  const std::int64_t bytes =
+      keys_of_request(params) * (params.head_size + params.v_head_size) * key_bytes(params);
   int group = 1;
   while (2 * group <= kMostGroup && 2 * group * bytes <= kGroupBytes) group *= 2;
   return group;
+}
+
+/// Whether row tiles take about equally long, so that those left over at the end count. Why 16 bits
+/// and no turns: cut ones are done by one consumer. Why not where bytes may not depend on the
+/// batch: of contiguous keys, tiles end with what a piece's rows see.
+bool cuts_tail(const attn::AttendParams& params, const HopperPlan& plan) {
+  if (plan.stays() || plan.ping_pong || plan.tile.consumers < 2 || params.batch_invariant != 0) {
+    return false;
+  }
+  if (key_bytes(params) != 2 || has_window(params) || params.score.mm_ranges != nullptr) {
+    return false;
+  }
+  return !is_causal(params) || params.max_seq_len >= kEvenContext * params.max_query_len;
 }
 
 /// Sets how many tiles' e4m3 products the tensor cores sum; why the tile cannot be, or "".
@@ -529,6 +561,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.bounds = bounds_pay(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
   plan.late_output = stores_late(params, asked);
+  plan.tail = cuts_tail(params, asked);
   if (asked.tile.ahead && has_room_for_constants(params, asked) &&
       keys_of_row(params) <= kMostKeysOfOneStep) {
     plan.fixed_base = true;
@@ -540,6 +573,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   plan.add_floats = plan.add_floats && has_int8_scores(params);
   plan.keep_columns = plan.keep_columns && key_bytes(params) == 1;
+  plan.tail = plan.tail && !plan.stays() && !plan.ping_pong;
   if (reason.empty() && plan.tile.ahead) reason = hopper_ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
@@ -549,11 +583,11 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
       plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
-      plan.reverse ? ", every other head reversed" : "",
+      plan.reverse ? ", every other head reversed" : "", plan.tail ? ", left over ones cut" : "",
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
       plan.slopes > 0 ? ", slopes by distances in a tile" : "",
       plan.fits_tiles ? ", tiles end with the window" : "",

@@ -40,7 +40,8 @@ struct HopperPlan {
   // e4m3: a tile's values are multiplied when its weights are there, with no product of another
   // tile beside it, so that sums of all columns take the registers of the scores.
   bool apart = false;
-  int group = 1;  // attn::HopperGrid
+  int group = 1;      // attn::HopperGrid
+  bool tail = false;  // row tiles left over at the end are cut: attn::whole_tiles()
   bool reverse = false;
   bool add_floats = false;    // int8 products become f32 by additions, not by conversions
   bool keep_columns = false;  // codes are converted by lanes that keep their columns

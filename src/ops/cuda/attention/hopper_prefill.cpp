@@ -202,7 +202,7 @@ void launch_hopper(Launcher& launcher, const AttendCall& call) {
   // A kernel that does not read it takes any map.
   const TensorMap queries = plan.tile.ahead ? hopper_query_map(params) : keys;
   const TensorMap outputs = stores_boxes(params, plan) ? hopper_output_map(params) : keys;
-  const attn::HopperGrid grid = hopper_grid(params, plan);
+  const attn::HopperGrid grid = hopper_grid(launcher.target(), params, plan);
   if (call.save == nullptr) {
     launch(launcher, kernel.spec, shape, params, keys, values, queries, outputs, grid);
     return;
@@ -320,6 +320,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
                                        std::to_string(params.num_heads / params.num_kv_heads));
   }
   if (plan.apart) kernel.spec.constants.emplace_back("bool kApart", spec_flag(true));
+  if (plan.tail) kernel.spec.constants.emplace_back("bool kTail", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
@@ -359,13 +360,22 @@ static attn::SoftCap soft_cap_of(const attn::ScoreParams& score) {
   return cap;
 }
 
-attn::HopperGrid hopper_grid(const attn::AttendParams& params, const HopperPlan& plan) {
+static std::int64_t places_of(const Target& target, const HopperPlan& plan) {
+  return std::int64_t{target.num_sms} * attn::hopper_ctas(plan.tile);
+}
+
+attn::HopperGrid hopper_grid(const Target& target, const attn::AttendParams& params,
+                             const HopperPlan& plan) {
   const auto row_tiles = static_cast<int>(ceil_quotient(max_packed_rows(params), plan.tile_rows()));
   const int num_units = params.num_requests * params.num_kv_heads;
   attn::HopperGrid grid =
       attn::hopper_grid_of(row_tiles, num_units, std::clamp(plan.group, 1, std::max(num_units, 1)),
                            plan.reverse ? 1 : 0, params.num_heads, params.num_kv_heads);
   if (plan.cap > 0) grid.cap = soft_cap_of(params.score);
+  if (plan.tail) {
+    grid.num_whole = static_cast<int>(attn::whole_tiles(
+        attn::hopper_work_items(grid), places_of(target, plan), plan.tile.consumers));
+  }
   return grid;
 }
 
@@ -374,8 +384,11 @@ LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
   const AttendKernel kernel = hopper_prefill_kernel(params, plan);
   LaunchShape shape = row_tiles(kernel, params, 1);
   if (plan.stays()) {
-    const std::int64_t places = std::int64_t{target.num_sms} * attn::hopper_ctas(plan.tile);
-    shape.grid_x = std::min(shape.grid_x, places);
+    shape.grid_x = std::min(shape.grid_x, places_of(target, plan));
+  }
+  if (plan.tail) {
+    const std::int64_t cut = shape.grid_x - hopper_grid(target, params, plan).num_whole;
+    shape.grid_x += cut * (plan.tile.consumers - 1);
   }
   return shape;
 }

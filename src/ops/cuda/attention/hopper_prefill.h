@@ -24,11 +24,12 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan);
 
 /// How many row tiles there are, and in which order CTAs take them: the plan's group of units at a
-/// time, so that their keys stay in the L2.
-attn::HopperGrid hopper_grid(const attn::AttendParams& params, const HopperPlan& plan);
+/// time, so that their keys stay in the L2. Which of them are cut where the plan has a tail.
+attn::HopperGrid hopper_grid(const Target& target, const attn::AttendParams& params,
+                             const HopperPlan& plan);
 
-/// A CTA for each row tile of every request and KV head; where the plan stays, no more of them than
-/// the target has places for.
+/// A CTA for each row tile of every request and KV head, or piece of one; where the plan stays, no
+/// more of them than the target has places for.
 LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
                          const HopperPlan& plan);
 

@@ -20,6 +20,12 @@ constexpr int kBesideTileN = 64;
 constexpr int kStagesBeside = 3;
 constexpr int kMostTileNBeside = 128;  // consumer_registers_beside() leaves others too few
 
+/// Where tiles of prompts go through so many keys, they are done in the forms of long prompts
+/// (HopperPlan::bounds and unrolled). One NVIDIA H200, 2026-11-30, without and with them:
+/// 128q1s1k_2q2ks8k 800 and 786 us, 256q1s512_q8k 862 and 848; 32q1s2k_q2k 109 and 115.
+constexpr int kLongTileKeys = 4096;
+constexpr int kFewListColumns = 64;  // beside which they spill 192 bytes, and were not measured
+
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
 int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first,
                bool has_parts) {
@@ -150,10 +156,13 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   }
   plan.cap = 0;  // what its forms need comes with a grid
   plan.fits_tiles = false;
-  // Not measured with a list.
-  if (!has_option(options, "slopes")) plan.slopes = 0;
-  if (!has_option(options, "bounds")) plan.bounds = false;
-  if (!has_option(options, "unroll")) plan.unrolled = false;
+  plan.tail = false;
+  if (!has_option(options, "slopes")) plan.slopes = 0;  // not measured with a list
+  const bool is_long = list.most_keys >= kLongTileKeys && list.num_beside == 0 &&
+                       !plan.persistent && params.head_size > kFewListColumns;
+  const HopperPlan alone = hopper_plan(params, "ahead=0");
+  if (!has_option(options, "bounds")) plan.bounds = is_long && alone.bounds;
+  if (!has_option(options, "unroll")) plan.unrolled = is_long && alone.unrolled;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {

@@ -64,6 +64,30 @@ TEST_CASE("tiles beside others: which heads, in which plan, by how many CTAs") {
         hopper_prefill_kernel(problem.params, hopper_plan(problem.params)).threads);
 }
 
+TEST_CASE("prompts of a list over many keys have the forms of long prompts") {
+  const Target target = target_of_sm(90);
+  attn::TileListParams list{};
+  list.tile_rows = 192;
+  list.num_ctas = 132;
+  list.num_tiles = list.num_bundles = 400;
+  list.parts.num_splits = 1;
+  const HopperProblem problem(2048, 128, 128, 16);
+  const auto is_long = [&](const std::string& options = "") {
+    const HopperPlan plan = hopper_tiles_plan(target, problem.params, list, options);
+    CHECK(plan.bounds == plan.unrolled);
+    return plan.bounds;
+  };
+  list.most_keys = 4095;
+  CHECK_FALSE(is_long());
+  list.most_keys = 8192;
+  CHECK(is_long());
+  CHECK_FALSE(is_long("bounds=0:unroll=0"));
+  CHECK_FALSE(is_long("persistent=1"));
+  list.tile_rows = 128;
+  list.num_beside = 100;
+  CHECK_FALSE(is_long());
+}
+
 TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of queries") {
   attn::TileListParams list{};
   list.tile_rows = 192;
