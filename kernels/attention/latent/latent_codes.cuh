@@ -8,7 +8,7 @@
 // latent_codes_few.cuh has it, 64 as latent_codes_wide.cuh does.
 //
 // Config: kOutput (16 bits or f32), kBlockSize (keys of a block of the cache), kRows (of a tile:
-// 16, 32 or 64)
+// 16, 32 or 64), kE4M3Probability (P is rounded to e4m3, semantics §10.5)
 #pragma once
 
 #include "kernels/attention/latent/latent_codes_few.cuh"

@@ -136,11 +136,14 @@ __device__ __forceinline__ void reduce_codes(CodeNumbers<kRows>& numbers, int ha
   }
 }
 
-/// Scores become weights; factors of what was summed up before.
-template <int kRows>
-__device__ __forceinline__ void weigh_codes(CodeProduct<kRows>& scores, CodesState<kRows>& state,
-                                            CodeNumbers<kRows>& factors, float scale, int half,
-                                            const LatentThread& thread) {
+/// Scores become weights; factors of what was summed up before. Sums are of weights that nothing
+/// has rounded yet, e4m3 ones too (semantics §10.5).
+template <class Config>
+__device__ __forceinline__ void weigh_codes(CodeProduct<Config::kRows>& scores,
+                                            CodesState<Config::kRows>& state,
+                                            CodeNumbers<Config::kRows>& factors, float scale,
+                                            int half, const LatentThread& thread) {
+  constexpr int kRows = Config::kRows;
   CodeNumbers<kRows> largest;
 #pragma unroll
   for (int own = 0; own < kRows / 4; ++own) {
@@ -151,7 +154,7 @@ __device__ __forceinline__ void weigh_codes(CodeProduct<kRows>& scores, CodesSta
   for (int own = 0; own < kRows / 4; ++own) {
     const float maximum = fmaxf(state.maximum[own], largest[own] * scale);
     factors[own] = exp2_fast(state.maximum[own] - base_of(maximum));
-    const float base = base_of(maximum) - kCodeWeightsUp;
+    const float base = base_of(maximum) - kCodeWeightsUp<Config>;
     float added = 0.0f;
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
@@ -165,15 +168,16 @@ __device__ __forceinline__ void weigh_codes(CodeProduct<kRows>& scores, CodesSta
 }
 
 /// P as the products read it, kRows rows of 64 keys, from P^T.
-template <int kRows>
-__device__ __forceinline__ void store_code_weights(const CodeProduct<kRows>& weights, int half,
-                                                   const LatentThread& thread) {
-  using Places = CodesPlaces<kRows>;
+template <class Config>
+__device__ __forceinline__ void store_code_weights(const CodeProduct<Config::kRows>& weights,
+                                                   int half, const LatentThread& thread) {
+  using Places = CodesPlaces<Config::kRows>;
 #pragma unroll
-  for (int j = 0; j < kRows / 16; ++j) {
+  for (int j = 0; j < Config::kRows / 16; ++j) {
     const float* const w = weights + 8 * j;
-    const u32 packed[4] = {pack<Element::kF16>(w[0], w[1]), pack<Element::kF16>(w[2], w[3]),
-                           pack<Element::kF16>(w[4], w[5]), pack<Element::kF16>(w[6], w[7])};
+    const u32 packed[4] = {
+        pack_code_weights<Config>(w[0], w[1]), pack_code_weights<Config>(w[2], w[3]),
+        pack_code_weights<Config>(w[4], w[5]), pack_code_weights<Config>(w[6], w[7])};
     // Matrix m of 8 keys by 8 rows: keys 8 (m % 2) on of the warp's 16, rows 8 (m / 2) on.
     const int matrix = thread.lane / 8;
     const int row = 16 * j + matrix / 2 * 8 + thread.lane % 8;
@@ -273,8 +277,8 @@ __device__ __forceinline__ void attend_codes_keys(FewCodes<Config::kRows>& rows,
     make_code_scores<kRows>(scores, stage.tile);
     const bool is_edge = mask_codes<Config>(scores, work, at, keys, key, thread);
     CodeNumbers<kRows> factors;
-    weigh_codes<kRows>(scores, rows.state, factors, scale, kHalf, thread);
-    store_code_weights<kRows>(scores, kHalf, thread);
+    weigh_codes<Config>(scores, rows.state, factors, scale, kHalf, thread);
+    store_code_weights<Config>(scores, kHalf, thread);
     publish_shared_writes();
     rescale_codes<kRows>(rows.output, factors);
     sync_threads_of(kBarrier, 128);
@@ -288,10 +292,12 @@ __device__ __forceinline__ void attend_codes_keys(FewCodes<Config::kRows>& rows,
 }
 
 /// Sums and maxima of both halves become one: what this half's output is multiplied by, and LSEs.
-template <int kRows>
-__device__ __forceinline__ void join_codes(CodesState<kRows>& state, CodeNumbers<kRows>& factors,
-                                           CodeNumbers<kRows>& lse, float value_scale, int half,
-                                           const LatentThread& thread) {
+template <class Config>
+__device__ __forceinline__ void join_codes(CodesState<Config::kRows>& state,
+                                           CodeNumbers<Config::kRows>& factors,
+                                           CodeNumbers<Config::kRows>& lse, float value_scale,
+                                           int half, const LatentThread& thread) {
+  constexpr int kRows = Config::kRows;
   using Places = CodesPlaces<kRows>;
   const auto place = [&](int array, int of_half, int own) {
     return static_cast<u32>(array + (of_half * kRows + code_row(thread, own)) * 4);
@@ -318,7 +324,7 @@ __device__ __forceinline__ void join_codes(CodesState<kRows>& state, CodeNumbers
     const float total = float_from_bits(load_word(place(Places::kSumAt, 0, own))) * of_left +
                         float_from_bits(load_word(place(Places::kSumAt, 1, own))) * of_right;
     factors[own] = (half == 0 ? of_left : of_right) * inverse_or_zero(total) * value_scale;
-    lse[own] = latent_lse(maximum - kCodeWeightsUp, total);
+    lse[own] = latent_lse(maximum - kCodeWeightsUp<Config>, total);
   }
 }
 
@@ -389,8 +395,8 @@ __device__ __forceinline__ void finish_codes(FewCodes<Config::kRows>& rows,
   const float* const v_scale = params.kv.v_scale;
   CodeNumbers<kRows> factors;
   CodeNumbers<kRows> lse;
-  join_codes<kRows>(rows.state, factors, lse, v_scale == nullptr ? 1.0f : v_scale[0], kHalf,
-                    thread);
+  join_codes<Config>(rows.state, factors, lse, v_scale == nullptr ? 1.0f : v_scale[0], kHalf,
+                     thread);
   rescale_codes<kRows>(rows.output, factors);
   exchange_codes<kRows, kHalf>(rows.output, thread);
   store_codes_item<Config, kHalf>(params, work, work.item(at), thread, rows.output, lse);

@@ -10,13 +10,26 @@
 #include "kernels/attention/latent/latent_codes_loads.cuh"
 #include "kernels/attention/latent/latent_stores.cuh"
 #include "kernels/ptx/codes.cuh"
+#include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/wgmma_codes.cuh"
 
 namespace attn {
 
-/// log2 of what weights are larger by, so that small ones, too, have a place in f16; what is
-/// divided by their sum has it out again.
-constexpr float kCodeWeightsUp = 15.0f;
+/// log2 of what weights are larger by, so that small ones, too, have a place in f16, or in e4m3
+/// where they are rounded to that; what is divided by their sum has it out again.
+template <class Config>
+constexpr float kCodeWeightsUp = Config::kE4M3Probability ? 8.0f : 15.0f;
+static_assert(kE4M3ProbabilityShift == 256.0f);  // 2^8
+
+/// Two weights as the products read them: in f16, which holds every number of e4m3.
+template <class Config>
+__device__ __forceinline__ u32 pack_code_weights(float low, float high) {
+  if constexpr (Config::kE4M3Probability) {
+    return e4m3_pair_to_f16(static_cast<u16>(encode_pair<Element::kE4M3>(low, high)));
+  } else {
+    return pack<Element::kF16>(low, high);
+  }
+}
 /// The registers of number `own` are these two, of keys (or columns) eight apart.
 ATTN_FN constexpr int code_register(int own, int high) { return own / 2 * 4 + high * 2 + own % 2; }
 __device__ __forceinline__ int code_row(const LatentThread& thread, int own) {

@@ -79,6 +79,15 @@ __device__ __forceinline__ void make_wide_scores(float (&scores)[32], u32 keys) 
   for (int i = 0; i < 32; ++i) scores[i] += others[i];
 }
 
+/// Weights as the products read them: a left operand of 64 columns, as pack_weights().
+template <class Config>
+__device__ __forceinline__ void pack_wide_weights(const float (&weights)[32], LeftOperand& packed) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    packed[i / 4][i % 4] = pack_code_weights<Config>(weights[2 * i], weights[2 * i + 1]);
+  }
+}
+
 /// Fragments of V^T for the 16 keys from 16 * step on, as make_fragments().
 __device__ __forceinline__ void make_wide_fragments(WideFragments& fragments, u32 values, int step,
                                                     const LatentThread& thread) {
@@ -199,11 +208,12 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
     __syncwarp();
     state.sum = product(state.sum, factor);
     if (has_own) {
-      const RowPair added = weigh(
-          scores, scale, {state.maximum.low - kCodeWeightsUp, state.maximum.high - kCodeWeightsUp});
+      const RowPair added = weigh(scores, scale,
+                                  {state.maximum.low - kCodeWeightsUp<Config>,
+                                   state.maximum.high - kCodeWeightsUp<Config>});
       state.sum = {state.sum.low + added.low, state.sum.high + added.high};
       LeftOperand weights;
-      pack_weights<Element::kF16>(scores, weights);
+      pack_wide_weights<Config>(scores, weights);
       store_operand(wide_weights_at(kHalf), thread, weights);
       publish_shared_writes();
       if (is_edge) {
@@ -228,7 +238,7 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
 
 /// Sums of both halves become one: the factors of the output in shared memory, and the LSE of a
 /// thread's rows.
-template <int kHalf>
+template <class Config, int kHalf>
 __device__ __forceinline__ RowPair join_wide(const LatentState& state, float value_scale,
                                              const LatentThread& thread) {
   RowPair sum = state.sum;
@@ -250,8 +260,8 @@ __device__ __forceinline__ RowPair join_wide(const LatentState& state, float val
   }
   __syncwarp();
   sync_threads_of(kBothHalves, 256);
-  return {latent_lse(state.maximum.low - kCodeWeightsUp, total.low),
-          latent_lse(state.maximum.high - kCodeWeightsUp, total.high)};
+  return {latent_lse(state.maximum.low - kCodeWeightsUp<Config>, total.low),
+          latent_lse(state.maximum.high - kCodeWeightsUp<Config>, total.high)};
 }
 
 /// Output and LSE of an item, or its partial result.
@@ -287,7 +297,8 @@ template <class Config, int kHalf, class Work>
 __device__ __forceinline__ void finish_codes(WideCodes& rows, const AttendParams& params,
                                              const Work& work, int at, const LatentThread& thread) {
   const float* const v_scale = params.kv.v_scale;
-  const RowPair lse = join_wide<kHalf>(rows.state, v_scale == nullptr ? 1.0f : v_scale[0], thread);
+  const RowPair lse =
+      join_wide<Config, kHalf>(rows.state, v_scale == nullptr ? 1.0f : v_scale[0], thread);
   rescale_wide(rows.output, thread);
   store_wide_item<Config, kHalf>(params, work, work.item(at), thread, rows.output, lse);
 }

@@ -29,10 +29,25 @@ struct LatentCase {
   int query_padding = 0;  // elements behind the heads of a token, a multiple of 8
   float softmax_scale = 0.05f;
   bool has_nan_in_last_key = false;  // of every request, in a column of its value
+  bool has_known_weights = false;    // known_number(); the query is 1 in column 0, else 0
 };
 
 inline constexpr int kLatentEntry = 576;
 inline constexpr int kLatentWidth = 512;
+
+/// Number of an entry for weights that show how they are rounded, with scores kScoreStep apart.
+/// Every 64th key has the largest score, so that maxima are the same in all tiles, splits and
+/// realisations: its weight is 1, that of odd keys 1.055 / 8, that of other even ones 1.307 / 2^15.
+/// In e4m3, times 256, these lose 5.2 % and 4.4 %, the latter as a subnormal number. All values are
+/// positive, and columns from 256 on have those of the small weights alone, which are large there.
+inline constexpr float kScoreStep = 2.0259f;
+inline float known_number(attn::i64 key, attn::i64 column, float number) {
+  const bool is_peak = key % 64 == 0;
+  const bool is_small = !is_peak && key % 2 == 0;
+  if (column == 0) return is_peak ? 8.0f : (is_small ? 3.0f : 7.0f);
+  const float large = is_small ? 100.0f : 0.0f;
+  return std::abs(number) * (column < kLatentWidth / 2 ? 1.0f : large);
+}
 
 /// Entries of the requests in shuffled blocks: what belongs to no key is NaN, and entries of the
 /// table past a request's keys are garbage.
@@ -55,7 +70,10 @@ inline void set_latent_cache(attn::AttendParams& p, const LatentCase& c, CaseMem
       table.push_back(live > 0 ? block : (i % 2 == 0 ? -7 : 1 << 30));
       const attn::i64 first = attn::i64{block} * c.block_size * kLatentEntry;
       for (attn::i64 at = 0; at < attn::i64{std::max(live, 0)} * kLatentEntry; ++at) {
-        cache.set(first + at, numbers[next++]);
+        const float number = numbers[next++];
+        const attn::i64 key = attn::i64{i} * c.block_size + at / kLatentEntry;
+        cache.set(first + at,
+                  c.has_known_weights ? known_number(key, at % kLatentEntry, number) : number);
       }
       if (c.has_nan_in_last_key && live > 0 && live <= c.block_size &&
           c.seq_lens[static_cast<std::size_t>(b)] == i * c.block_size + live) {
@@ -90,6 +108,27 @@ inline attn::PlanParams latent_plan(const LatentCase& c, const std::vector<int>&
   return params;
 }
 
+/// Attention over all keys in the form of the case.
+inline void attend_latents(Ops& ops, const attn::AttendParams& p, const LatentCase& c,
+                           const std::vector<int>& starts, CaseMemory& memory) {
+  const int tokens = starts.back();
+  if (c.form == LatentForm::kWhole) {
+    ops.attend(p);
+  } else if (c.form == LatentForm::kPlan) {
+    const attn::PlanParams plan = latent_plan(c, starts, memory);
+    ops.attend_plan(p, plan);
+    ops.combine_plan(p, plan);
+  } else {
+    const attn::i64 rows = attn::i64{c.parts} * tokens * c.heads;
+    const attn::SplitParams split{
+        c.parts, tokens,
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, kLatentWidth}))),
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  }
+}
+
 inline std::vector<Tensor> run_latent_attend(Ops& ops, const LatentCase& c) {
   CaseMemory memory(ops);
   std::vector<int> starts{0};
@@ -119,21 +158,7 @@ inline std::vector<Tensor> run_latent_attend(Ops& ops, const LatentCase& c) {
   p.score.window_left = -1;
   p.score.window_right = 0;
   set_latent_cache(p, c, memory);
-  if (c.form == LatentForm::kWhole) {
-    ops.attend(p);
-  } else if (c.form == LatentForm::kPlan) {
-    const attn::PlanParams plan = latent_plan(c, starts, memory);
-    ops.attend_plan(p, plan);
-    ops.combine_plan(p, plan);
-  } else {
-    const attn::i64 rows = attn::i64{c.parts} * tokens * c.heads;
-    const attn::SplitParams split{
-        c.parts, tokens,
-        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, kLatentWidth}))),
-        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
-    ops.attend_splits(p, split);
-    ops.combine_splits(p, split);
-  }
+  attend_latents(ops, p, c, starts, memory);
   return memory.results();
 }
 
@@ -236,14 +261,17 @@ struct GatheredCase {
   bool is_rounded = false;
   bool has_lengths = true;  // else all lists are as long as the longest
   int block_padding = 0;    // entries between the blocks that lists name
+  bool e4m3_probability = false;
 };
+
+inline constexpr float kCodeScale = 0.6f;
 
 /// Entries in e4m3, those of requests in shuffled blocks as set_latent_cache() has them.
 inline void set_code_cache(attn::AttendParams& p, const GatheredCase& c, CaseMemory& memory) {
   LatentCase of = c.of;
   of.element = Dtype::kE4M3;
   set_latent_cache(p, of, memory);
-  p.kv.k_scale = p.kv.v_scale = memory.upload(std::vector<float>{0.6f});
+  p.kv.k_scale = p.kv.v_scale = memory.upload(std::vector<float>{kCodeScale});
   p.kv.round_dequantized = c.is_rounded ? 1 : 0;
 }
 
@@ -310,7 +338,11 @@ inline std::vector<Tensor> run_gathered_attend(Ops& ops, const GatheredCase& c) 
   attn::AttendParams p{};
   p.query_element = element_of(c.query);
   p.output_element = element_of(c.of.output);
-  p.query = memory.upload(drawn(c.query, {tokens, query_row}, 62, false));
+  Tensor query = drawn(c.query, {tokens, query_row}, 62, false);
+  for (attn::i64 i = 0; c.of.has_known_weights && i < query.num_elements(); ++i) {
+    query.set(i, i % query_row % kLatentEntry == 0 ? 1.0f : 0.0f);
+  }
+  p.query = memory.upload(query);
   p.query_token_stride = query_row;
   p.query_head_stride = kLatentEntry;
   p.output = memory.result(poisoned(c.of.output, {tokens + 1, c.of.heads, kLatentWidth}));
@@ -326,6 +358,7 @@ inline std::vector<Tensor> run_gathered_attend(Ops& ops, const GatheredCase& c) 
   p.num_kv_heads = 1;
   p.head_size = kLatentEntry;
   p.v_head_size = kLatentWidth;
+  p.e4m3_probability = c.e4m3_probability ? 1 : 0;
   p.score.softmax_scale = c.of.softmax_scale;
   p.score.window_left = -1;
   p.score.window_right = 0;
@@ -341,21 +374,7 @@ inline std::vector<Tensor> run_gathered_attend(Ops& ops, const GatheredCase& c) 
     return memory.results();
   }
   set_code_cache(p, c, memory);
-  if (c.of.form == LatentForm::kWhole) {
-    ops.attend(p);
-  } else if (c.of.form == LatentForm::kPlan) {
-    const attn::PlanParams plan = latent_plan(c.of, starts, memory);
-    ops.attend_plan(p, plan);
-    ops.combine_plan(p, plan);
-  } else {
-    const attn::i64 rows = attn::i64{c.of.parts} * tokens * c.of.heads;
-    const attn::SplitParams split{
-        c.of.parts, tokens,
-        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, kLatentWidth}))),
-        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
-    ops.attend_splits(p, split);
-    ops.combine_splits(p, split);
-  }
+  attend_latents(ops, p, c.of, starts, memory);
   return memory.results();
 }
 
@@ -552,25 +571,29 @@ inline std::vector<GatheredCase> gathered_cases() {
            .is_listed = false}};
 }
 
-/// Those that hopper_latent_codes takes.
-inline bool is_of_latent_codes(const GatheredCase& c) {
-  return c.query == Dtype::kE4M3 && !c.is_listed;
+/// The same with P in e4m3, by weights that show it.
+inline GatheredCase with_e4m3_probability(GatheredCase c) {
+  c.of.name += ", e4m3 P";
+  c.of.has_known_weights = c.e4m3_probability = true;
+  c.of.softmax_scale = kScoreStep / kCodeScale;
+  return c;
 }
+inline constexpr double kKnownTolerance = 1e-2;
+inline void add_gathered_case(std::vector<OperationCase>& cases, const GatheredCase& c) {
+  const double tolerance = c.of.has_known_weights ? kKnownTolerance : 4e-2;
+  cases.push_back({c.of.name, tolerance, [c](Ops& o) { return run_gathered_attend(o, c); },
+                   c.of.has_known_weights ? 0 : tolerance / 2});
+}
+/// Those that hopper_latent_codes takes, with P in 16 bits and in e4m3.
 inline void add_latent_codes_cases(std::vector<OperationCase>& cases) {
   for (const GatheredCase& c : gathered_cases()) {
-    constexpr double kTolerance = 4e-2;
-    if (!is_of_latent_codes(c)) continue;
-    cases.push_back(
-        {c.of.name, kTolerance, [c](Ops& o) { return run_gathered_attend(o, c); }, kTolerance / 2});
+    if (c.query != Dtype::kE4M3 || c.is_listed) continue;
+    add_gathered_case(cases, c);
+    add_gathered_case(cases, with_e4m3_probability(c));
   }
 }
-
 inline void add_gathered_attend_cases(std::vector<OperationCase>& cases) {
-  for (const GatheredCase& c : gathered_cases()) {
-    constexpr double kTolerance = 4e-2;
-    cases.push_back(
-        {c.of.name, kTolerance, [c](Ops& o) { return run_gathered_attend(o, c); }, kTolerance / 2});
-  }
+  for (const GatheredCase& c : gathered_cases()) add_gathered_case(cases, c);
 }
 
 }  // namespace attnbench::cuda

@@ -416,7 +416,8 @@ TEST_CASE("latents in e4m3 are those of a kernel of their own where the query is
         "blocks of 48 keys: it takes 16, 32 and multiples of 64");
   CHECK(reason_with([](attn::AttendParams& p) { p.score.window_left = 7; }) ==
         "masks: it has the causal one");
-  CHECK(reason_with([](attn::AttendParams& p) { p.e4m3_probability = 1; }) ==
+  CHECK(reason_with([](attn::AttendParams& p) { p.e4m3_probability = 1; }) == "");
+  CHECK(reason_with([](attn::AttendParams& p) { p.output_scale = 1.0f; }) ==
         "codes of one byte: scores, probabilities and output have 16 or 32 bits");
   CHECK(codes.reason("hopper_latent_codes", AttendOperation::kSegments) ==
         "it has no form of attend_segments");

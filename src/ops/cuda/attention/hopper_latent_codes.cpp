@@ -62,6 +62,13 @@ std::string code_elements_misfit(const attn::AttendParams& p) {
                      kQueryAlignment);
 }
 
+/// latent_score_misfit(), but for e4m3 probabilities, which this kernel has a form for.
+std::string code_score_misfit(const attn::AttendParams& p) {
+  attn::AttendParams others = p;
+  others.e4m3_probability = 0;
+  return latent_score_misfit(others);
+}
+
 std::string codes_misfit(const Target& target, const AttendCall& call) {
   const attn::AttendParams& p = *call.params;
   if (codes_suffix(call.operation) == nullptr) {
@@ -69,7 +76,7 @@ std::string codes_misfit(const Target& target, const AttendCall& call) {
   }
   if (target.sm != 90) return fmt::format("compute capability {}: it is for 90", target.sm);
   for (const auto& misfit : {code_elements_misfit, latent_sizes_misfit, latent_pages_misfit,
-                             latent_score_misfit, latent_output_misfit}) {
+                             code_score_misfit, latent_output_misfit}) {
     if (std::string reason = misfit(p); !reason.empty()) return reason;
   }
   if (p.kv.key_scales != nullptr || p.kv.coding != attn::KvCoding::kElements) {
@@ -89,11 +96,13 @@ KernelSpec codes_spec(const attn::AttendParams& p, AttendOperation operation) {
   spec.function = "attn::" + entry;
   spec.constants = {{"attn::Element kOutput", spec_name(p.output_element)},
                     {"int kBlockSize", std::to_string(p.kv.block_size)},
-                    {"int kRows", std::to_string(rows_of_tile(p))}};
+                    {"int kRows", std::to_string(rows_of_tile(p))},
+                    {"bool kE4M3Probability", spec_flag(p.e4m3_probability != 0)}};
   // The output of 32 rows takes 128 registers, and fragments of V 64.
   spec.allowed_spill_bytes = rows_of_tile(p) == 32 ? 112 : 0;
-  spec.name = fmt::format("{} paged {} to {}, {} rows", entry, p.kv.block_size,
-                          short_name(p.output_element), rows_of_tile(p));
+  spec.name = fmt::format("{} paged {} to {}, {} rows{}", entry, p.kv.block_size,
+                          short_name(p.output_element), rows_of_tile(p),
+                          p.e4m3_probability != 0 ? ", e4m3 P" : "");
   return spec;
 }
 

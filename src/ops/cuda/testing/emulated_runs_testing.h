@@ -64,24 +64,25 @@ inline void run_emulated_cluster(int size, unsigned first, int threads, int shar
   }
 }
 
-/// NaN and infinities are the same; numbers are as near as `tolerance` says of numbers about 1.
-inline bool close_enough(double a, double b, double tolerance) {
+/// NaN and infinities are the same; numbers are as near as `tolerance` says of numbers about 1, and
+/// `absolute` of all.
+inline bool is_near(double a, double b, double tolerance, double absolute) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   if (std::isinf(a) || std::isinf(b)) return a == b;
-  return std::fabs(a - b) <= tolerance / 2 + tolerance * (1e-2 + std::fabs(b));
+  return std::fabs(a - b) <= absolute + tolerance * (1e-2 + std::fabs(b));
 }
 
 /// Every element of every tensor is close enough.
 inline void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-                       double tolerance) {
+                       double tolerance, double absolute) {
   REQUIRE(actual.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(i);
     std::int64_t wrong = 0;
     std::int64_t at = -1;
     for (std::int64_t j = 0; j < expected[i].num_elements(); ++j) {
-      if (close_enough(static_cast<double>(actual[i].at(j)), static_cast<double>(expected[i].at(j)),
-                       tolerance)) {
+      if (is_near(static_cast<double>(actual[i].at(j)), static_cast<double>(expected[i].at(j)),
+                  tolerance, absolute)) {
         continue;
       }
       if (wrong++ == 0) at = j;
@@ -93,6 +94,10 @@ inline void check_same(const std::vector<Tensor>& actual, const std::vector<Tens
       CHECK(wrong == 0);
     }
   }
+}
+inline void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+                       double tolerance) {
+  check_same(actual, expected, tolerance, tolerance / 2);
 }
 
 }  // namespace attnbench::cuda
