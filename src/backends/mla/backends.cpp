@@ -172,7 +172,9 @@ class MlaBackend : public Backend {
   }
   const MlaCapability* mla_capability(const Problem&) const override { return &capability_; }
   std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
     return make_mla_pipeline(capability_, problem, inputs, ops);

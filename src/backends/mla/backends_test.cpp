@@ -287,6 +287,23 @@ TEST_CASE("FLASHMLA quantises its query for an fp8 cache only, and MLA never") {
   CHECK_FALSE(plan_mla(capability("MLA"), problem).quantised_query);
 }
 
+TEST_CASE("P in e4m3 is for decodes with an e4m3 query") {
+  const std::vector<std::string> refused{"e4m3 P without fp8 query, key and value"};
+  Problem problem = mla_problem();
+  problem.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+  problem.batch = {{2, 100}, {2, 300}};
+  CHECK(refusals("FLASHMLA", problem) == refused);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(refusals("FLASHMLA", problem).empty());
+  CHECK(find_backend("FLASHMLA")->probability_dtype(problem) == Dtype::kE4M3);
+  CHECK(refusals("MLA", problem) == refused);
+  problem.batch.push_back({300, 600});
+  CHECK(refusals("FLASHMLA", problem) == refused);
+  problem.mla.sparse_topk = 128;
+  problem.kv_cache.block_size = 32;
+  CHECK(refusals("FLASHINFER_MLA_SPARSE", problem, 100) == refused);
+}
+
 TEST_CASE("a prefill with context behind one without is refused where it is a prefill") {
   Problem problem = mla_problem();
   problem.batch = {{1, 100}, {200, 200}, {300, 600}};

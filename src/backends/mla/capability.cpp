@@ -108,9 +108,11 @@ class MlaRefusals : private Refusals {
     return (can_.fp8_query || can_.latent_only) && allows_quantised_query(can_, problem_);
   }
 
-  /// Users' kernels may, where query and cache are e4m3.
+  /// Where query and cache are e4m3, but for built-in kernels of lists. A batch with prefills,
+  /// whose operands have 16 bits, is refused by add_plan().
   bool takes_e4m3_probability() const {
-    return can_.latent_only && can_.fp8_query && allows_quantised_query(can_, problem_);
+    return (!can_.sparse || can_.latent_only) && can_.fp8_query &&
+           allows_quantised_query(can_, problem_);
   }
 
   /// Whether its fp8 cache is one of packed entries.
@@ -144,6 +146,7 @@ class MlaRefusals : private Refusals {
       }
       const MlaPlan plan = plan_mla(can_, problem_);
       if (!can_.latent_only) add_num_splits(plan);
+      e4m3_probability(takes_e4m3_probability() && plan.batch.num_prefills > 0);
       // Upstream looks at the one that is named when it starts, whatever will be run.
       const std::string& prefill = problem_.mla.prefill_backend;
       const bool is_named = prefill != kFlashAttnPrefill && !can_.sparse && !can_.latent_only;

@@ -197,6 +197,8 @@ class MlaDecode {
     p.score.softmax_scale = static_cast<float>(work_.problem.attention.scale * q_scale);
     p.score.window_left = -1;
     p.score.window_right = 0;
+    const bool rounds = work_.problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3;
+    p.e4m3_probability = quantised && rounds ? 1 : 0;
     return p;
   }
 
