@@ -1,5 +1,6 @@
 // Reads memory as fast as the device can: the ceiling of kernels that stream their input once, such
-// as decode attention and cache writes, whose rates are reported as a share of it.
+// as decode attention and cache writes, whose rates are reported as a share of it. What it leaves
+// in the caches need not be written back, so that it also cleans them before a sample.
 #pragma once
 
 #include "kernels/params_measure.h"

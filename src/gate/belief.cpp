@@ -222,7 +222,7 @@ bool has_f32(const Result& result) {
 void check_physics(const Result& result, double l2_bytes, Sentences& say) {
   const Throughput& rate = *result.throughput;
   const bool on_gpu = result.device.starts_with("cuda");
-  const bool cold = result.timing->l2 == "cold";
+  const bool cold = result.timing->began_cold();
   const auto physics = rate.by_name.find("physics_pct");
   const double believed =
       on_gpu && cold && rate.bound == "memory" ? kBelievedColdPct : kBelievedPct;

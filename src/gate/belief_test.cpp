@@ -301,6 +301,8 @@ TEST_CASE("files of earlier versions are believed on a GPU up to its ceilings") 
   CHECK(on_gpu(1.04, "memory", "cold", 2e5).empty());
   CHECK(on_gpu(1.10, "memory", "cold", 2e5).empty());
   CHECK(on_gpu(1.20, "memory", "cold", 2e5).size() == 1);
+  CHECK(on_gpu(1.10, "memory", "clean", 2e5).empty());
+  CHECK(on_gpu(1.20, "memory", "clean", 2e5).size() == 1);
   CHECK(on_gpu(3, "memory", "warm", 2e5).empty());
   CHECK(on_gpu(3, "memory", "cold", 0).empty());
 }

@@ -202,8 +202,11 @@ TEST_CASE("turns are another way to take samples, not another case") {
   before.problem_json = R"({"timing":{"l2":"cold"}})";
   after.problem_json = R"({"timing":{"l2":"cold","order":"alternate","rounds":5}})";
   CHECK(problem_difference(before, after).empty());
-  after.problem_json = R"({"timing":{"l2":"warm","order":"alternate","rounds":5}})";
-  CHECK_FALSE(problem_difference(before, after).empty());
+  for (const char* other : {"warm", "clean"}) {
+    after.problem_json =
+        std::string(R"({"timing":{"order":"alternate","rounds":5,"l2":")") + other + "\"}}";
+    CHECK_FALSE(problem_difference(before, after).empty());
+  }
 }
 
 }  // namespace attnbench

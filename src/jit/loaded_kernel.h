@@ -1,8 +1,8 @@
 // A kernel of a spec, loaded on a device: for those that measure or check and are no operation.
 //
 // Operations go through ops/cuda/launcher.h, which keeps account of what was launched, for results
-// and for the blame of errors. What the referee itself launches belongs into neither. There
-// are two such kernels, both in kernels/measure/referee.cuh.
+// and for the blame of errors. What the referee itself launches belongs into neither: the kernels
+// of kernels/measure/referee.cuh and read.cuh.
 #pragma once
 
 #include "gpu/runtime.h"

@@ -149,7 +149,7 @@ class CpuCacheFlusher final : public CacheFlusher {
       sink_.fetch_add(sum, std::memory_order_relaxed);
     });
   }
-  bool proven_cold() const override { return proven_cold_; }
+  L2Mode leaves() const override { return proven_cold_ ? L2Mode::kCold : L2Mode::kWarm; }
   std::size_t size_bytes() const override { return buffer_.size() * sizeof(std::uint64_t); }
 
  private:
@@ -160,6 +160,31 @@ class CpuCacheFlusher final : public CacheFlusher {
   bool proven_cold_;
 };
 
+class CpuCleanFlusher final : public CacheFlusher {
+ public:
+  explicit CpuCleanFlusher(CacheFlusher& writer)
+      : writer_(writer), buffer_(pool_, writer.size_bytes() / sizeof(std::uint64_t)) {}
+
+  void flush() override {
+    writer_.flush();
+    in_slices(pool_, buffer_.size(), [&](std::size_t begin, std::size_t end) {
+      std::uint64_t sum = 0;
+      for (std::size_t i = begin; i < end; ++i) sum += buffer_.data()[i];
+      sink_.fetch_add(sum, std::memory_order_relaxed);
+    });
+  }
+  L2Mode leaves() const override {
+    return writer_.leaves() == L2Mode::kCold ? L2Mode::kClean : L2Mode::kWarm;
+  }
+  std::size_t size_bytes() const override { return writer_.size_bytes(); }
+
+ private:
+  CacheFlusher& writer_;
+  ThreadPool pool_;
+  SlicedMemory<std::uint64_t> buffer_;
+  std::atomic<std::uint64_t> sink_{0};  // keeps the reads alive
+};
+
 }  // namespace
 
 std::unique_ptr<CacheFlusher> make_cpu_cache_flusher() {
@@ -168,6 +193,10 @@ std::unique_ptr<CacheFlusher> make_cpu_cache_flusher() {
   const std::size_t wanted = 2 * *cache;
   return std::make_unique<CpuCacheFlusher>(std::min(wanted, kLargestFlush),
                                            wanted <= kLargestFlush);
+}
+
+std::unique_ptr<CacheFlusher> make_cpu_clean_flusher(CacheFlusher& writer) {
+  return std::make_unique<CpuCleanFlusher>(writer);
 }
 
 namespace {

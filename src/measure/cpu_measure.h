@@ -25,8 +25,12 @@ std::optional<std::size_t> parse_cache_size(const std::string& text);
 
 /// Every core writes and reads its part of a host buffer of twice all caches from level 2 upwards
 /// (sysfs / sysconf). Where the caches are unknown (64 MiB are used) or larger than 1 GiB,
-/// proven_cold() is false.
+/// caches count as warm.
 std::unique_ptr<CacheFlusher> make_cpu_cache_flusher();
+/// Flushes by `writer`, which must outlive it, and then reads as much of other memory, so that the
+/// caches have no lines that must be written back before others fit. That memory was written once,
+/// when it was made. As cold as after `writer`.
+std::unique_ptr<CacheFlusher> make_cpu_clean_flusher(CacheFlusher& writer);
 
 /// Single-precision matrix rate (1e9 operations/s) and streaming bandwidth (1e9 bytes/s) of this
 /// CPU, measured in well under a second with `num_threads` threads: the ceilings of roofline_pct.

@@ -44,6 +44,32 @@ TEST_CASE("shared caches count once and level 1 does not count") {
   CHECK(total_cache_bytes(sysfs.path()) == std::size_t{34} << 20);
 }
 
+namespace {
+
+class CountedFlusher final : public CacheFlusher {
+ public:
+  explicit CountedFlusher(L2Mode leaves) : leaves_(leaves) {}
+  void flush() override { ++count; }
+  L2Mode leaves() const override { return leaves_; }
+  std::size_t size_bytes() const override { return std::size_t{1} << 16; }
+  int count = 0;
+
+ private:
+  L2Mode leaves_;
+};
+
+}  // namespace
+
+TEST_CASE("caches of a CPU are clean where a flush that they are read behind leaves them cold") {
+  CountedFlusher cold(L2Mode::kCold), unproven(L2Mode::kWarm);
+  const auto clean = make_cpu_clean_flusher(cold);
+  clean->flush();
+  CHECK(cold.count == 1);
+  CHECK(clean->leaves() == L2Mode::kClean);
+  CHECK(clean->size_bytes() == cold.size_bytes());
+  CHECK(make_cpu_clean_flusher(unproven)->leaves() == L2Mode::kWarm);
+}
+
 TEST_CASE("instructions of a CPU that multiply faster than f32 raise what is believed of it") {
   CHECK(faster_units("fpu sse2 avx2 fma", true) == 1);
   CHECK(faster_units("avx512f avx512_bf16", false) == 2);

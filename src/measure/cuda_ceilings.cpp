@@ -11,8 +11,8 @@
 #include "core/error.h"
 #include "core/numbers/dtype.h"
 #include "gpu/cublas_lt.h"
-#include "kernels/params_measure.h"
 #include "measure/measure.h"
+#include "measure/memory_reader.h"
 
 namespace attnbench {
 namespace {
@@ -26,11 +26,6 @@ constexpr std::size_t kBufferBytes = std::size_t{2} << 30;
 constexpr std::int64_t kMatrixSize = 8192;
 /// Random values are drawn once and repeated: drawing all of them would take longer than measuring.
 constexpr std::size_t kDrawnBytes = std::size_t{8} << 20;
-/// Has no bit in common with what read_memory looks for.
-constexpr unsigned char kReadByte = 0x2A;
-constexpr int kReadThreads = 256;
-constexpr int kReadUnroll = 8;
-constexpr int kReadCtasPerSm = 8;
 
 /// Device memory without guard zones: nothing here writes by index.
 class Memory {
@@ -99,16 +94,6 @@ std::vector<unsigned char> random_elements(Dtype dtype) {
   return bytes;
 }
 
-KernelSpec read_spec(bool streaming) {
-  return {"measure/read.cuh",
-          "attn::read_memory",
-          {{"int kThreads", std::to_string(kReadThreads)},
-           {"int kUnroll", std::to_string(kReadUnroll)},
-           {"bool kStreaming", streaming ? "true" : "false"}},
-          0,
-          streaming ? "streaming read" : "read"};
-}
-
 class CeilingRun {
  public:
   CeilingRun(Runtime& runtime, const Stream& stream, KernelStore& kernels)
@@ -142,31 +127,19 @@ class CeilingRun {
   void memory_rates(CudaCeilings& ceilings) {
     const Memory source(runtime_, kBufferBytes);
     const Memory target(runtime_, kBufferBytes);
-    runtime_.fill(source.data(), kReadByte, kBufferBytes, stream_.handle());
+    runtime_.fill(source.data(), MemoryReader::kByte, kBufferBytes, stream_.handle());
     constexpr double kBytes = static_cast<double>(kBufferBytes);
     const double copy_us = median_us([&] {
       runtime_.copy_on_device(target.data(), source.data(), kBufferBytes, stream_.handle());
     });
     ceilings.copy_gbps = 2e-3 * kBytes / copy_us;
-    ceilings.read_gbps = 1e-3 * kBytes / read_us(source, target, /*streaming=*/false);
-    ceilings.streaming_read_gbps = 1e-3 * kBytes / read_us(source, target, /*streaming=*/true);
+    ceilings.read_gbps = 1e-3 * kBytes / read_us(source, /*streaming=*/false);
+    ceilings.streaming_read_gbps = 1e-3 * kBytes / read_us(source, /*streaming=*/true);
   }
 
-  double read_us(const Memory& source, const Memory& sink, bool streaming) {
-    const KernelSpec spec = read_spec(streaming);
-    const StoredKernel& stored = kernels_.get(spec, arch_of_sm(runtime_.device().sm));
-    const LibraryHandle library = runtime_.load_library(stored.compiled.cubin);
-    const KernelHandle kernel = runtime_.find_kernel(library, stored.compiled.lowered_name);
-    LaunchShape shape;
-    shape.grid_x = std::int64_t{runtime_.device().num_sms} * kReadCtasPerSm;
-    shape.threads = kReadThreads;
-    const attn::ReadParams params{source.data(), static_cast<attn::i64>(kBufferBytes / 16),
-                                  static_cast<unsigned*>(sink.data())};
-    const void* arguments[] = {&params};
-    const double time_us =
-        median_us([&] { runtime_.launch(kernel, shape, arguments, stream_.handle()); });
-    runtime_.release_library(library);
-    return time_us;
+  double read_us(const Memory& source, bool streaming) {
+    MemoryReader reader(runtime_, stream_, kernels_, streaming);
+    return median_us([&] { reader.read(source.data(), kBufferBytes); });
   }
 
   void matrix_rates(CudaCeilings& ceilings, const std::set<MatrixType>& wanted) {
@@ -246,7 +219,9 @@ CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, Kerne
   return CeilingRun(runtime, stream, kernels).run(wanted);
 }
 
-std::vector<KernelSpec> ceiling_specs() { return {read_spec(false), read_spec(true)}; }
+std::vector<KernelSpec> ceiling_specs() {
+  return {MemoryReader::spec(false), MemoryReader::spec(true)};
+}
 
 std::vector<CudaDevice> list_cuda_devices(std::string& missing) {
   const DeviceList list = list_devices();

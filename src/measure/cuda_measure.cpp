@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "measure/memory_reader.h"
 #include "measure/sample_clock.h"
 #include "measure/stream_gate.h"
 
@@ -35,9 +36,9 @@ class CudaCacheFlusher final : public CacheFlusher {
   CudaCacheFlusher& operator=(const CudaCacheFlusher&) = delete;
 
   void flush() override { runtime_.fill(buffer_, ++byte_, size_bytes_, stream_.handle()); }
-  bool proven_cold() const override {
+  L2Mode leaves() const override {
     const std::size_t cache = runtime_.device().l2_bytes;
-    return cache > 0 && size_bytes_ >= 2 * cache;
+    return cache > 0 && size_bytes_ >= 2 * cache ? L2Mode::kCold : L2Mode::kWarm;
   }
   std::size_t size_bytes() const override { return size_bytes_; }
 
@@ -49,10 +50,57 @@ class CudaCacheFlusher final : public CacheFlusher {
   unsigned char byte_ = 0;
 };
 
+class CudaCleanFlusher final : public CacheFlusher {
+ public:
+  CudaCleanFlusher(Runtime& runtime, const Stream& stream, KernelStore& kernels,
+                   CacheFlusher& writer)
+      : runtime_(runtime),
+        writer_(writer),
+        reader_(runtime, stream, kernels, /*streaming=*/false),
+        buffer_(runtime.allocate(writer.size_bytes())) {
+    runtime.fill(buffer_, MemoryReader::kByte, writer.size_bytes(), stream.handle());
+    // Why here: the driver loads a kernel when it is first launched, and waits for the stream to do
+    // so, which would be for as long as the stream is held.
+    read();
+  }
+  ~CudaCleanFlusher() override { runtime_.release_memory(buffer_); }
+  CudaCleanFlusher(const CudaCleanFlusher&) = delete;
+  CudaCleanFlusher& operator=(const CudaCleanFlusher&) = delete;
+
+  void flush() override {
+    writer_.flush();
+    read();
+  }
+  L2Mode leaves() const override {
+    return writer_.leaves() == L2Mode::kCold ? L2Mode::kClean : L2Mode::kWarm;
+  }
+  std::size_t size_bytes() const override { return writer_.size_bytes(); }
+
+ private:
+  void read() { reader_.read(buffer_, writer_.size_bytes()); }
+
+  Runtime& runtime_;
+  CacheFlusher& writer_;
+  MemoryReader reader_;
+  void* buffer_;
+};
+
 }  // namespace
 
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream) {
   return std::make_unique<CudaCacheFlusher>(runtime, stream);
+}
+
+std::unique_ptr<CacheFlusher> make_cuda_clean_flusher(Runtime& runtime, const Stream& stream,
+                                                      KernelStore& kernels, CacheFlusher& writer) {
+  return std::make_unique<CudaCleanFlusher>(runtime, stream, kernels, writer);
+}
+
+CacheFlusher& CudaFlushers::leaving(L2Mode mode) {
+  if (!cold_) cold_ = make_cuda_cache_flusher(runtime_, stream_);
+  if (mode != L2Mode::kClean) return *cold_;
+  if (!clean_) clean_ = make_cuda_clean_flusher(runtime_, stream_, kernels_, *cold_);
+  return *clean_;
 }
 
 namespace {

@@ -45,10 +45,34 @@ std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& s
 
 /// A CacheFlusher for the device's second-level cache; the first-level caches are emptied by every
 /// launch. Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256
-/// MiB. proven_cold() is false where the size of that cache is unknown. Why four times: caches do
-/// not replace their lines in strict order, so that a buffer of just that size may leave old ones.
+/// MiB. The cache counts as warm where its size is unknown. Why four times: caches do not replace
+/// their lines in strict order, so that a buffer of just that size may leave old ones.
 /// Errors: E-CAPACITY.
 /// Takes that much memory of the device while it lives.
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
+
+/// Flushes by `writer` and then reads, on the same stream, as much of other memory, which was
+/// written once, when it was made. What `writer` leaves in the cache are lines that have to be
+/// written back before others fit, which a sample would wait for; these need not be. As cold as
+/// after `writer`. Errors: those of the compiler, kCuda, E-CAPACITY. All must outlive it.
+std::unique_ptr<CacheFlusher> make_cuda_clean_flusher(Runtime& runtime, const Stream& stream,
+                                                      KernelStore& kernels, CacheFlusher& writer);
+
+/// The flushers of a stream, made when they are first asked for, which must be while it is not
+/// held. All must outlive it.
+class CudaFlushers {
+ public:
+  CudaFlushers(Runtime& runtime, const Stream& stream, KernelStore& kernels)
+      : runtime_(runtime), stream_(stream), kernels_(kernels) {}
+  /// That which leaves the cache so; `mode` is not warm. Errors: as above.
+  CacheFlusher& leaving(L2Mode mode);
+
+ private:
+  Runtime& runtime_;
+  const Stream& stream_;
+  KernelStore& kernels_;
+  std::unique_ptr<CacheFlusher> cold_;
+  std::unique_ptr<CacheFlusher> clean_;  // flushes by cold_
+};
 
 }  // namespace attnbench

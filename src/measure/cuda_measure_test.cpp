@@ -4,11 +4,16 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/test_folder.h"
 #include "gpu/host_runtime_testing.h"
+#include "jit/fake_compiler_testing.h"
+#include "kernels/params_measure.h"
 #include "measure/stream_gate.h"
 
 namespace attnbench {
@@ -21,7 +26,7 @@ class FakeClock final : public Clock {
 };
 
 /// A device that notes what is queued, in order. Work takes `time_us`, which events read.
-class NotingRuntime final : public HostRuntime {
+class NotingRuntime : public HostRuntime {
  public:
   bool hold(StreamHandle, std::uint32_t* word, std::uint32_t value) override {
     notes.push_back("hold");
@@ -131,7 +136,7 @@ class NotingFlusher final : public CacheFlusher {
  public:
   explicit NotingFlusher(NotingRuntime& runtime) : runtime_(runtime) {}
   void flush() override { runtime_.notes.push_back("flush"); }
-  bool proven_cold() const override { return true; }
+  L2Mode leaves() const override { return L2Mode::kCold; }
   std::size_t size_bytes() const override { return 1; }
 
  private:
@@ -256,15 +261,100 @@ TEST_CASE("cold is proven only where the size of the cache is known") {
   };
   Sized unknown(0);
   Stream unknown_stream(unknown);
-  CHECK_FALSE(make_cuda_cache_flusher(unknown, unknown_stream)->proven_cold());
+  CHECK(make_cuda_cache_flusher(unknown, unknown_stream)->leaves() == L2Mode::kWarm);
   Sized known(std::size_t{100} << 20);
   Stream stream(known);
   const auto flusher = make_cuda_cache_flusher(known, stream);
-  CHECK(flusher->proven_cold());
+  CHECK(flusher->leaves() == L2Mode::kCold);
   flusher->flush();
   flusher->flush();
   CHECK(known.filled == std::size_t{400} << 20);
   CHECK(known.bytes == std::vector<int>{1, 2});  // other bytes each time
+}
+
+namespace {
+
+/// A device that also notes what touches which memory, by letters in the order of their allocation.
+class CachedRuntime final : public NotingRuntime {
+ public:
+  explicit CachedRuntime(std::size_t l2_bytes) : info_(HostRuntime::device()) {
+    info_.l2_bytes = l2_bytes;
+    on_launch = [this](const void* const* arguments) {
+      const auto& params = *static_cast<const attn::ReadParams*>(arguments[0]);
+      note("read", params.data, static_cast<std::size_t>(params.num_vectors) * 16);
+      // No word of what is read has its highest bit set, or the kernel would write.
+      CHECK((filled_with_.at(params.data) & 0x80) == 0);
+    };
+  }
+  const DeviceInfo& device() const override { return info_; }
+  void* allocate(std::size_t size_bytes) override {
+    void* const memory = NotingRuntime::allocate(size_bytes);
+    letters_.emplace(memory, static_cast<char>('A' + letters_.size()));
+    return memory;
+  }
+  void fill(void* memory, unsigned char byte, std::size_t size_bytes, StreamHandle) override {
+    note("fill", memory, size_bytes);
+    filled_with_[memory] = byte;
+  }
+
+ private:
+  void note(const std::string& what, const void* memory, std::size_t size_bytes) {
+    CHECK(size_bytes >= 2 * info_.l2_bytes);
+    CHECK(size_bytes <= allocations.at(const_cast<void*>(memory)));
+    notes.push_back(what + " " + letters_.at(memory));
+  }
+
+  DeviceInfo info_;
+  std::map<const void*, char> letters_;
+  std::map<const void*, unsigned char> filled_with_;
+};
+
+/// With kernels, whose machine code is not looked at.
+struct CachedDevice {
+  explicit CachedDevice(std::size_t l2_bytes) : runtime(l2_bytes) {}
+  CachedRuntime runtime;
+  Stream stream{runtime};
+  FakeClock clock;
+  TestFolder folder;
+  std::atomic<int> compilations{0};
+  KernelStore store{std::make_unique<FakeCompiler>(compilations), DiskCache(folder.path()),
+                    embedded_kernel_files()};
+  CudaFlushers flushers{runtime, stream, store};
+  CacheFlusher* flusher = &flushers.leaving(L2Mode::kClean);
+};
+
+}  // namespace
+
+TEST_CASE("a clean cache was read last, from memory that is written once and never again") {
+  CachedDevice device(std::size_t{100} << 20);
+  // The kernel is launched before any stream is held: its first launch waits for the stream.
+  CHECK(device.runtime.notes == Notes{"fill B", "read B"});
+  device.runtime.notes.clear();
+  device.flusher->flush();
+  device.flusher->flush();
+  CHECK(device.runtime.notes == Notes{"fill A", "read B", "fill A", "read B"});
+  CHECK(device.flusher->size_bytes() == std::size_t{400} << 20);
+  device.runtime.notes.clear();
+  device.flushers.leaving(L2Mode::kCold).flush();
+  CHECK(device.runtime.notes == Notes{"fill A"});
+}
+
+TEST_CASE("clean is proven where cold is") {
+  CHECK(CachedDevice(std::size_t{50} << 20).flusher->leaves() == L2Mode::kClean);
+  CHECK(CachedDevice(0).flusher->leaves() == L2Mode::kWarm);
+}
+
+TEST_CASE("the cache is cleaned behind the gate and before the query, out of every part's time") {
+  CachedDevice device(std::size_t{50} << 20);
+  NotingWork work(device.runtime);
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  const std::vector<Part> parts =
+      stopwatch->prepare({{[&] { device.runtime.notes.emplace_back("attend"); }}});
+  device.runtime.notes.clear();
+  stopwatch->time_sample(parts, {device.flusher, &work, 0});
+  CHECK(device.runtime.notes == Notes{"poison", "hold", "rewrite", "fill A", "read B", "restore",
+                                      "event", "attend", "event", "keep", "wait"});
 }
 
 }  // namespace attnbench

@@ -401,7 +401,7 @@ TimingSpec pass_share(const TimingSpec& spec, int pass, int passes) {
 Measurement::Measurement(std::vector<Step> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                          const Clock& clock, MeasureOptions options)
     : stopwatch_(stopwatch),
-      flusher_(options.spec.l2 == L2Mode::kCold ? flusher : nullptr),
+      flusher_(options.spec.l2 == L2Mode::kWarm ? nullptr : flusher),
       sampler_(std::make_unique<Sampler>(std::move(steps), stopwatch, flusher_, clock,
                                          std::move(options))) {}
 
@@ -411,7 +411,7 @@ void Measurement::take_round() { sampler_->take_round(); }
 
 Timing Measurement::finish() {
   Timing timing = sampler_->timing();
-  timing.l2 = flusher_ != nullptr && flusher_->proven_cold() ? "cold" : "warm";
+  timing.l2 = to_string(flusher_ != nullptr ? flusher_->leaves() : L2Mode::kWarm);
   timing.flushed_bytes = flusher_ != nullptr ? flusher_->size_bytes() : 0;
   timing.mode = stopwatch_.mode();
   timing.pace = stopwatch_.pace();

@@ -125,8 +125,9 @@ class CacheFlusher {
  public:
   virtual ~CacheFlusher() = default;
   virtual void flush() = 0;
-  /// Whether the flushed set exceeds the last-level cache; "cold" is claimed only then.
-  virtual bool proven_cold() const = 0;
+  /// What a sample is then proven to begin with: kWarm unless the flushed set exceeds the
+  /// last-level cache. No more is claimed, whatever was asked for.
+  virtual L2Mode leaves() const = 0;
   /// What is overwritten.
   virtual std::size_t size_bytes() const = 0;
 };
@@ -139,7 +140,7 @@ struct MeasureOptions {
 };
 
 /// Up to three warm-up runs (more than one only while a tenth of timeout_s is not spent), then
-/// samples. The cache is flushed before a sample when spec.l2 is cold. One sample runs every step
+/// samples. The cache is flushed before a sample unless spec.l2 is warm. One sample runs every step
 /// in order, each timed on its own, or, where boundaries take time, each run of neighbours with the
 /// same in_median as one part (further samples, up to 11, then time the steps); its time is the sum
 /// of the parts with in_median. Sampling ends when (a) spec.samples are taken if given, or (b) at

@@ -20,14 +20,14 @@ class FakeClock final : public Clock {
 
 class CountingFlusher final : public CacheFlusher {
  public:
-  explicit CountingFlusher(bool proven) : proven_(proven) {}
+  explicit CountingFlusher(L2Mode leaves) : leaves_(leaves) {}
   void flush() override { ++count; }
-  bool proven_cold() const override { return proven_; }
+  L2Mode leaves() const override { return leaves_; }
   std::size_t size_bytes() const override { return 4096; }
   int count = 0;
 
  private:
-  bool proven_;
+  L2Mode leaves_;
 };
 
 /// Steps advance the clock by their own durations, so that no test depends on real time.
@@ -322,10 +322,10 @@ TEST_CASE("the total is the median of sums, not the sum of medians") {
   CHECK(timing.total_us == doctest::Approx(10));
 }
 
-TEST_CASE("cold is claimed only where it is proven") {
+TEST_CASE("cold or clean is claimed only where it is proven") {
   Bench bench;
   bench.options.spec.samples = 4;
-  CountingFlusher proven(true), unproven(false);
+  CountingFlusher proven(L2Mode::kCold), unproven(L2Mode::kWarm);
   bench.options.spec.l2 = L2Mode::kCold;
   CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "cold");
   CHECK(proven.count == 4);
@@ -333,9 +333,20 @@ TEST_CASE("cold is claimed only where it is proven") {
   CHECK(bench.run({bench.step("attend", {10})}, &unproven).flushed_bytes == 4096);
   CHECK(bench.run({bench.step("attend", {10})}, nullptr).l2 == "warm");
   CHECK(bench.run({bench.step("attend", {10})}, nullptr).flushed_bytes == 0);
+  bench.options.spec.l2 = L2Mode::kClean;
+  CountingFlusher clean(L2Mode::kClean);
+  CHECK(bench.run({bench.step("attend", {10})}, &clean).l2 == "clean");
+  CHECK(clean.count == 4);
+  CHECK(bench.run({bench.step("attend", {10})}, &unproven).l2 == "warm");
+  CHECK(bench.run({bench.step("attend", {10})}, nullptr).l2 == "warm");
+  // What was asked for proves nothing.
+  CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "cold");
+  CHECK(proven.count == 8);
   bench.options.spec.l2 = L2Mode::kWarm;
   CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "warm");
-  CHECK(proven.count == 4);
+  CHECK(bench.run({bench.step("attend", {10})}, &clean).l2 == "warm");
+  CHECK(proven.count == 8);
+  CHECK(clean.count == 4);
 }
 
 TEST_CASE("a request to stop ends sampling after the sample at hand") {
@@ -505,7 +516,7 @@ TEST_CASE(
     double mhz_ = 0;
   };
   Bench bench;
-  CountingFlusher flusher(true);
+  CountingFlusher flusher(L2Mode::kCold);
   PacedStopwatch stopwatch(flusher);
   bench.options.spec.l2 = L2Mode::kCold;
   bench.options.spec.samples = 4;

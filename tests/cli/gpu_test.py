@@ -177,10 +177,11 @@ class Gpu(ToolTest):
     def test_a_timed_result_says_what_its_time_can_be_believed_by(self):
         listed = self.expect(0, "device", "--no-timing", "--json", "-")
         cache_bytes = strict_json(listed.out)["devices"][0]["l2_bytes"]
-        results = self.run_on_gpu("--set", "timing.l2=cold")
-        for result in results.values():
+        results = [(l2, result) for l2 in ("cold", "clean")
+                   for result in self.run_on_gpu("--set", f"timing.l2={l2}").values()]  # fmt: skip
+        for l2, result in results:
             timing = result["timing"]
-            self.assertEqual((timing["l2"], timing["mode"]), ("cold", "stream"))
+            self.assertEqual((timing["l2"], timing["mode"]), (l2, "stream"))
             self.assertGreaterEqual(timing["flushed_bytes"], 2 * cache_bytes)
             self.assertGreater(timing["launch_overhead_us"], 0)
             clocks = timing["clocks"]

@@ -77,7 +77,7 @@ class Flusher final : public CacheFlusher {
  public:
   explicit Flusher(Log& log) : log_(log) {}
   void flush() override { log_.emplace_back("flush"); }
-  bool proven_cold() const override { return true; }
+  L2Mode leaves() const override { return L2Mode::kCold; }
   std::size_t size_bytes() const override { return 1; }
 
  private:
@@ -92,7 +92,7 @@ Part logged(Log& log, const std::string& word) {
 class LoggedRecorder final : public RankRecorder {
  public:
   explicit LoggedRecorder(Log& log) : log_(log) {}
-  void flush() override { log_.emplace_back("flush"); }
+  void flush(L2Mode mode) override { log_.push_back(fmt::format("flush {}", to_string(mode))); }
   void mark(std::size_t number) override { log_.push_back(fmt::format("mark {}", number)); }
   std::vector<double> times_us(std::size_t last) override { return std::vector<double>(last, 2.5); }
   void begin_capture() override {}
@@ -165,20 +165,20 @@ TEST_CASE("all ranks record the same graphs and launch them together") {
   CHECK(stopwatch->mode() == "graph");
 }
 
-TEST_CASE("a rank's sample begins behind an exchange of all, on cold caches where asked for") {
+TEST_CASE("a rank's sample begins behind an exchange of all, on such caches as asked for") {
   Log log;
   const auto ops = make_cpu_ops(1);
   LoggedMeeting meeting(log);
   LoggedRecorder recorder(log);
   RankSampler sampler(meeting, *ops, recorder);
-  for (const bool flush : {true, false}) {
-    sampler.begin(flush);
+  for (const L2Mode mode : {L2Mode::kCold, L2Mode::kWarm, L2Mode::kClean}) {
+    sampler.begin(mode);
     sampler.mark();
     sampler.mark();
     CHECK(sampler.times_us() == std::vector<double>{2.5, 2.5});
   }
-  CHECK(log ==
-        Log{"flush", "meet", "mark 0", "mark 1", "mark 2", "meet", "mark 0", "mark 1", "mark 2"});
+  CHECK(log == Log{"flush cold", "meet", "mark 0", "mark 1", "mark 2", "meet", "mark 0", "mark 1",
+                   "mark 2", "flush clean", "meet", "mark 0", "mark 1", "mark 2"});
 }
 
 }  // namespace attnbench

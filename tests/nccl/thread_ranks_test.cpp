@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,8 +53,10 @@ class PlayedGpu final : public ForwardingOps {
 /// Marks by the clock, a rank of which claims that each part took `extra_us` longer.
 class PlayedRecorder final : public RankRecorder {
  public:
-  explicit PlayedRecorder(double extra_us) : extra_us_(extra_us) {}
-  void flush() override {}
+  /// `flushed`: what its caches were asked to become.
+  PlayedRecorder(double extra_us, std::set<L2Mode>& flushed)
+      : extra_us_(extra_us), flushed_(flushed) {}
+  void flush(L2Mode mode) override { flushed_.insert(mode); }
   void mark(std::size_t number) override {
     is_in_sample = true;
     marks_.resize(number + 1);
@@ -72,6 +76,7 @@ class PlayedRecorder final : public RankRecorder {
 
  private:
   double extra_us_;
+  std::set<L2Mode>& flushed_;
   std::vector<double> marks_;
 };
 
@@ -273,15 +278,21 @@ TEST_CASE("samples have the times of the slowest rank, and messages their bytes"
   Threads threads;
   threads.options.timing = true;
   constexpr double kExtraUs = 1e6;
-  threads.make_recorder = [](int rank) {
-    return std::make_unique<PlayedRecorder>(rank == 1 ? kExtraUs : 0);
+  std::array<std::set<L2Mode>, 2> flushed;
+  threads.make_recorder = [&flushed](int rank) {
+    return std::make_unique<PlayedRecorder>(rank == 1 ? kExtraUs : 0,
+                                            flushed.at(static_cast<std::size_t>(rank)));
   };
   Problem timed = problem;
   timed.timing.samples = 2;
+  timed.timing.l2 = L2Mode::kClean;
   threads.add(timed, "FLASH_ATTN");
   const Result result = threads.run().front();
   INFO(reason_of(result));
   REQUIRE(result.timing);
+  // Rank 0 flushes by itself, the other as the case says.
+  CHECK(flushed[0].empty());
+  CHECK(flushed[1] == std::set<L2Mode>{L2Mode::kClean});
   // write_cache and what follows it count apart from the attention, as in every timing.
   CHECK(result.timing->median_us >= kExtraUs);
   CHECK(result.timing->total_us > result.timing->median_us);

@@ -44,9 +44,11 @@ class CpuTimingTools final : public TimingTools {
     if (!own_threads) watch.settle = [this] { ops_.settle(); };
     return std::make_unique<ClockStopwatch>(steady_clock(), std::move(watch));
   }
-  CacheFlusher& flusher() override {
+  CacheFlusher& flusher(L2Mode mode) override {
     if (!flusher_) flusher_ = make_cpu_cache_flusher();
-    return *flusher_;
+    if (mode != L2Mode::kClean) return *flusher_;
+    if (!clean_flusher_) clean_flusher_ = make_cpu_clean_flusher(*flusher_);
+    return *clean_flusher_;
   }
   std::unique_ptr<SampleMemory> make_sample_memory() override { return make_cpu_sample_memory(); }
   std::size_t most_poison() const override { return std::size_t{64} << 20; }
@@ -80,6 +82,7 @@ class CpuTimingTools final : public TimingTools {
   int num_threads_;
   std::shared_ptr<CeilingMeter> meter_;
   std::unique_ptr<CacheFlusher> flusher_;
+  std::unique_ptr<CacheFlusher> clean_flusher_;  // flushes by the other
   std::optional<CpuCeilings> ceilings_;
 };
 
@@ -142,7 +145,8 @@ double split_f32_rate(const CudaCeilings& ceilings) {
 
 class CudaTimingTools final : public TimingTools {
  public:
-  explicit CudaTimingTools(CudaOps& ops) : ops_(ops) {}
+  explicit CudaTimingTools(CudaOps& ops)
+      : ops_(ops), flushers_(ops.runtime(), ops.stream(), ops.kernels()) {}
 
   std::unique_ptr<Stopwatch> make_stopwatch(const Problem& problem, bool) override {
     // Why once: to open the library takes 10 ms.
@@ -150,10 +154,7 @@ class CudaTimingTools final : public TimingTools {
     return make_cuda_stopwatch(ops_.runtime(), ops_.stream(), steady_clock(), problem.timing.mode,
                                &ops_.kernels(), rest_of(problem), nvml_);
   }
-  CacheFlusher& flusher() override {
-    if (!flusher_) flusher_ = make_cuda_cache_flusher(ops_.runtime(), ops_.stream());
-    return *flusher_;
-  }
+  CacheFlusher& flusher(L2Mode mode) override { return flushers_.leaving(mode); }
   std::unique_ptr<SampleMemory> make_sample_memory() override {
     return make_cuda_sample_memory(ops_);
   }
@@ -206,7 +207,7 @@ class CudaTimingTools final : public TimingTools {
   }
 
   CudaOps& ops_;
-  std::unique_ptr<CacheFlusher> flusher_;
+  CudaFlushers flushers_;
   std::optional<CudaCeilings> ceilings_;
   std::set<MatrixType> measured_;  // the products in ceilings_
   std::shared_ptr<const Nvml> nvml_;
@@ -246,14 +247,18 @@ std::unique_ptr<SampleChecks> make_checks(Pipeline& pipeline, TimingTools& tools
                                         tools.most_poison(), checking == SampleChecking::kAll);
 }
 
+CacheFlusher* flusher_of(const Problem& problem, TimingTools& tools) {
+  const L2Mode mode = problem.timing.l2;
+  return mode == L2Mode::kWarm ? nullptr : &tools.flusher(mode);
+}
+
 }  // namespace
 
 JobTiming::JobTiming(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
                      const BenchOptions& options, int rounds)
     : stopwatch_(over_ranks(pipeline, tools.make_stopwatch(problem, pipeline.users() != nullptr))),
       checks_(make_checks(pipeline, tools, options.sample_checks)),
-      measurement_(pipeline.steps(), *stopwatch_,
-                   problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
+      measurement_(pipeline.steps(), *stopwatch_, flusher_of(problem, tools), steady_clock(),
                    {pass_share(problem.timing, options.pass, options.passes), options.should_stop,
                     rounds, checks_.get()}) {}
 

@@ -32,7 +32,8 @@ class TimingTools : public DeviceSpeed {
   /// what is timed runs on threads of its own, which those of the operations must leave the cores
   /// to.
   virtual std::unique_ptr<Stopwatch> make_stopwatch(const Problem& problem, bool own_threads) = 0;
-  virtual CacheFlusher& flusher() = 0;
+  /// One that leaves the caches so; `mode` is not warm. What it returns lives as long as the tools.
+  virtual CacheFlusher& flusher(L2Mode mode) = 0;
   /// Memory for the checks of samples, and how many bytes of workspaces these may poison.
   virtual std::unique_ptr<SampleMemory> make_sample_memory() = 0;
   virtual std::size_t most_poison() const = 0;

@@ -16,17 +16,20 @@ constexpr std::size_t kMeetingBytes = 128;
 
 class CudaRecorder final : public RankRecorder {
  public:
-  explicit CudaRecorder(CudaOps& ops) : runtime_(ops.runtime()), stream_(ops.stream()) {}
+  explicit CudaRecorder(CudaOps& ops)
+      : runtime_(ops.runtime()),
+        stream_(ops.stream()),
+        flushers_(ops.runtime(), ops.stream(), ops.kernels()) {}
   ~CudaRecorder() override {
     for (const GraphHandle graph : graphs_) runtime_.release_graph(graph);
   }
   CudaRecorder(const CudaRecorder&) = delete;
   CudaRecorder& operator=(const CudaRecorder&) = delete;
 
-  void flush() override {
-    if (!flusher_) flusher_ = make_cuda_cache_flusher(runtime_, stream_);
+  void flush(L2Mode mode) override {
+    CacheFlusher& flusher = flushers_.leaving(mode);
     runtime_.forget_persisting_l2();
-    flusher_->flush();
+    flusher.flush();
   }
   void mark(std::size_t number) override {
     while (events_.size() <= number) events_.push_back(std::make_unique<Event>(runtime_));
@@ -49,7 +52,7 @@ class CudaRecorder final : public RankRecorder {
  private:
   Runtime& runtime_;
   const Stream& stream_;
-  std::unique_ptr<CacheFlusher> flusher_;
+  CudaFlushers flushers_;
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<GraphHandle> graphs_;
 };
@@ -68,8 +71,8 @@ RankSampler::RankSampler(Communicator& communicator, Ops& ops, RankRecorder& rec
       received_(ops.allocate(kMeetingBytes * static_cast<std::size_t>(communicator.world_size()),
                              "meeting of ranks, received")) {}
 
-void RankSampler::begin(bool flush) {
-  if (flush) recorder_.flush();
+void RankSampler::begin(L2Mode mode) {
+  if (mode != L2Mode::kWarm) recorder_.flush(mode);
   const std::array<const void*, 1> sent{sent_->data()};
   const std::array<void*, 1> received{received_->data()};
   communicator_.all_gather(sent, received, kMeetingBytes);

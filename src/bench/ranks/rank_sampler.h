@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/ranks/communicator.h"
+#include "core/problem/enums.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -20,8 +21,8 @@ namespace attnbench {
 class RankRecorder {
  public:
   virtual ~RankRecorder() = default;
-  /// Evicts the second-level cache.
-  virtual void flush() = 0;
+  /// Leaves the second-level cache so; `mode` is not warm.
+  virtual void flush(L2Mode mode) = 0;
   /// A point in time behind what is queued; `number` counts from 0 in every sample.
   virtual void mark(std::size_t number) = 0;
   /// Microseconds between neighbours of the marks 0 to `last`, once they have happened.
@@ -42,9 +43,9 @@ class RankSampler {
   /// Both and `recorder` must outlive it.
   RankSampler(Communicator& communicator, Ops& ops, RankRecorder& recorder);
 
-  /// A sample begins: the caches are emptied where `flush` says so, then the ranks wait for each
-  /// other on their devices.
-  void begin(bool flush);
+  /// A sample begins: the caches are flushed unless they are to be warm, then the ranks wait for
+  /// each other on their devices.
+  void begin(L2Mode mode);
   /// A part of the sample is queued.
   void mark() { recorder_.mark(++num_marks_); }
   /// Of the parts of the sample, when all have happened.

@@ -254,7 +254,7 @@ class RankedPipeline final : public Pipeline, public RankedTiming, private Sampl
   void begin_sample(bool flush) override {
     is_timed_ = true;
     session_->order(order_of(kSample, flush ? 1 : 0), "begin of a sample",
-                    [this] { session_->sampler()->begin(false); });
+                    [this] { session_->sampler()->begin(L2Mode::kWarm); });
   }
   void mark() override {
     session_->order(order_of(kMark), "sample", [this] { session_->sampler()->mark(); });
@@ -346,15 +346,16 @@ class RankServer {
       prepared_.at(number).pipeline->steps().at(value).run();
     } else if (word == kRead) {
       read(number, value != 0);
-    } else if (!recorder_ || !sample(word, value)) {
+    } else if (!recorder_ || !sample(word, number, value)) {
       fail(ErrorKind::kInternal, "an order that it does not know: {}", word);
     }
   }
 
   /// False: not an order of this kind.
-  bool sample(const std::string& word, std::size_t value) {
+  bool sample(const std::string& word, int number, std::size_t value) {
     if (word == kSample) {
-      sampler_->begin(value != 0);
+      const L2Mode mode = prepared_.at(number).share->problem().timing.l2;
+      sampler_->begin(value != 0 ? mode : L2Mode::kWarm);
     } else if (word == kMark) {
       sampler_->mark();
     } else if (word == kTimes) {

@@ -139,7 +139,7 @@ std::string judge_speed(const Problem& problem, const Backend& backend, DeviceSp
   const Work work{attention_flops(problem, backend), traffic.unique_bytes, traffic.kv_bytes,
                   problem.num_tokens(), cacheable_bytes(problem, traffic)};
   const double median_us = result.timing->median_us;
-  const bool is_cold = result.timing->l2 == "cold";
+  const bool is_cold = result.timing->began_cold();
   Ceilings ceilings;
   Belief belief;
   if (speed != nullptr) {

@@ -167,6 +167,7 @@ std::span<const EnumRow<L2Mode>> enum_rows(L2Mode) {
   using enum L2Mode;
   static constexpr auto kRows = every_value<EnumRow<L2Mode>>({
       {kCold, "cold", "the last-level cache holds nothing of the case before a sample"},
+      {kClean, "clean", "the same, and nothing in it has to be written back"},
       {kWarm, "warm", "it holds what the launch before left there"},
   });
   return kRows;

@@ -33,7 +33,7 @@ enum class DcpComm { kAgRs, kAgAr, kA2a };
 enum class DcpTransport { kSimulated, kNccl, kMpi };
 enum class OutputQuantType { kNone, kFp8Static, kFp8Group128, kFp8Group64, kNvfp4 };
 enum class Distribution { kNormal, kUniform, kOutlier, kProbe };
-enum class L2Mode { kCold, kWarm };
+enum class L2Mode { kCold, kClean, kWarm };
 enum class Pace { kCool, kSustained };
 enum class TimingMode { kStream, kGraph };
 enum class TimingOrder { kSequential, kAlternate };

@@ -121,7 +121,9 @@ struct Timing {
   /// The backends that took turns with this one, which is among them, in the order of the first
   /// round; empty where it was timed in one go.
   std::vector<std::string> peers;
-  std::string l2;  // "cold" only where proven, else "warm"
+  std::string l2;  // "cold" or "clean" only where proven, else "warm"
+  /// Whether caches held nothing of the case before a sample.
+  bool began_cold() const { return l2 == "cold" || l2 == "clean"; }
   /// Bytes that were overwritten before every sample, so that nothing was left in the caches; 0 =
   /// nothing was.
   std::uint64_t flushed_bytes = 0;

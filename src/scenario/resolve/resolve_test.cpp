@@ -495,6 +495,7 @@ TEST_CASE("problem_to_json read as a scenario gives the same problem") {
           "kv_cache: {k_scale: [0.1, 3], dtype: fp8, layout: HND, block_size: 32}\n"
           "triton: {path: 2d, capture_sizes: [1, 2]}\ninputs: {seed: 77, file: x/y.safetensors}\n"
           "validation: {max_rows: 5}\ntiming: {samples: 9, l2: warm}\n"),
+      base_text("batch: q1\ntiming: {l2: clean}\n"),
       "name: t\nattention: {num_heads: 2, head_size: 96, sinks: [.inf, -1], alibi: sqrt,"
       " alibi_slopes: [0.5, 0.25], mm_prefix_ranges: {1: [[1, 4]], 0: [[0, 0]]}, causal: false,"
       " sliding_window: 7, scale: 0.1, logits_soft_cap: 30}\nbatch: 2q9\n",
