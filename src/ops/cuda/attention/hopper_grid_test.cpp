@@ -114,31 +114,4 @@ TEST_CASE("the Hopper kernel cuts what is left over where row tiles take equally
                  "bool kTail") == "no such constant");
 }
 
-TEST_CASE("chunks behind many keys are no short prompts for the Hopper kernel") {
-  HopperProblem chunk(2048, 128, 128, 16);
-  CHECK(hopper_plan(chunk.params).tile.ahead);
-  const int group = hopper_plan(chunk.params).group;
-  chunk.params.max_seq_len = 16384;
-  const HopperPlan plan = hopper_plan(chunk.params);
-  CHECK_FALSE(plan.tile.ahead);
-  CHECK(plan.unrolled);
-  CHECK(plan.bounds);
-  CHECK(plan.group < group);
-  chunk.params.max_seq_len = 2048;
-  CHECK(hopper_plan(chunk.params).tile.ahead);
-}
-
-TEST_CASE("two consumers take requests whose last row tile three would leave nearly empty") {
-  const auto rows = [](int tokens, int head_size, int v_head_size) {
-    HopperProblem problem(tokens, head_size, v_head_size);
-    problem.params.num_heads = problem.params.num_kv_heads;
-    problem.params.score.window_right = -1;
-    return hopper_plan(problem.params).tile_rows();
-  };
-  CHECK(rows(512, 192, 128) == 128);
-  CHECK(rows(576, 192, 128) == 192);
-  CHECK(rows(2048, 192, 128) == 192);
-  CHECK(rows(512, 128, 128) == 192);  // where two consumers are slower than that
-}
-
 }  // namespace attnbench::cuda

@@ -1,67 +1,16 @@
 #include "ops/cuda/attention/hopper_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <numbers>
-#include <span>
 
 #include "core/error.h"
 #include "ops/cuda/attention/hopper_options.h"
+#include "ops/cuda/attention/hopper_tile_choice.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
 namespace {
-
-/// Tiles up to a head size of keys and one of values; the first row that fits is taken.
-struct TileChoice {
-  int most_columns;    // D
-  int most_v_columns;  // Dv
-  int consumers;
-  int tile_n;
-  bool ping_pong;
-  const char* reason;
-  int stages = 2;
-  int line = 0;             // attn::HopperTile
-  bool persistent = false;  // and ahead where that can be: HopperPlan
-  int sums = 0;             // HopperPlan, as the next
-  bool fixed_base = false;
-  bool apart = false;
-};
-/// Measured on one NVIDIA H200, 2026-11-22, with standalone experiments, bf16; TFLOP/s at 8k / 16k.
-/// Three consumers have 160 registers a thread, two have 240: O, S and P (Dv / 2, tile_n / 2 and
-/// tile_n / 4 of them) must leave 16 of these for the rest.
-constexpr std::array kHopperTiles = {
-    // 64 columns: 192 x 128 578 / 606 causal; there the softmax takes as long as the products, and
-    // turns keep the warpgroups from doing the same thing at the same time.
-    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
-    // Not measured: 80 columns, of encoders. S of 112 keys beside O takes 124 registers with P, 128
-    // keys spill. The softmax takes four fifths of the products' time: turns, as with 64.
-    TileChoice{80, 80, 3, 112, true, "the widest that three consumers hold", 2, 128},
-    // Not measured: S of 96 keys beside O of 96 columns takes 120 registers with P.
-    TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
-    // 128 columns: 192 x 80 783 / 819 causal and 788 / 826 full, 128 x 128 731 / 759 and 753 / 755:
-    // 192 rows read a third less of the L2.
-    TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
-    // 256 columns: 128 x 64 803 / 833 causal, 827 / 831 full; O alone takes 128 registers.
-    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
-};
-/// Up to so many packed rows of a request two consumers are taken where they leave so many fewer
-/// rows empty that it pays: a row by them takes so many times as long.
-constexpr std::int64_t kShortRows = 1024;
-struct ShortTile {
-  TileChoice tile;
-  double cost;
-};
-constexpr const char* kShortReason = "192 rows a tile would leave too many of the last one empty";
-constexpr std::array kShortTiles = {
-    // 64 requests of 512 tokens and their 2,048 packed rows, D128: 753 us and 601 us.
-    ShortTile{{128, 128, 2, 128, false, kShortReason}, 1.25},
-    // Full attention of 32 heads, contiguous, one NVIDIA H200, 2026-11-30: 64 requests of 512
-    // tokens 676 us (706 not in turns) and 719 by 192 x 80, 8 of 2,048 971 and 956, 2 of 8,192 3507
-    // and 3370.
-    ShortTile{{192, 128, 2, 128, true, kShortReason}, 1.05},
-};
 
 /// Up to so many query tokens of a request the producer works ahead, and each CTA goes through many
 /// row tiles: the start and the end of a tile cost more than half of it there. Longer ones are
@@ -97,74 +46,19 @@ constexpr bool kFitsWindows = false;
 constexpr int kMostBoundColumns = 128;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
-/// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
-/// CTAs of one consumer share a multiprocessor, and each brings the keys of its next window while
-/// it computes this one. Why: a window of 64 tokens is two products and 40 KB, and its time is that
-/// of waiting for memory. Small images are the same as long as there are few of them: the more rows
-/// of one image a CTA has, the fewer multiprocessors have work. Not measured.
-constexpr std::int64_t kWindowRows = 256;
-constexpr std::int64_t kFewTiles = 1024;  // of 64 rows
-constexpr TileChoice kWindowTile{
-    96, 96, 1, 64, false, "of few rows with keys of their own, several at a time", 2, 64, true};
-
-/// Of e4m3 products, where P takes tile_n / 8 registers. Sums of the values' products lie beside
-/// the output, as many columns as HopperPlan::sums says, or tile_n / 2 up to 64 without it; with
-/// `apart` they take the registers of the scores, and the tile may be wider. Measured on one NVIDIA
-/// H200 over pages, TFLOP/s of two requests of 8,192 tokens / one of 16,384: 2026-11-30 where there
-/// is an `apart` (in turns, in one call), else 2026-11-28.
-constexpr std::array kCodeTiles = {
-    // - / 621, by pieces of 32 columns (192 x 128) - / 581; 192 x 160 - / 552, 192 x 128 540.
-    TileChoice{64, 64, 3, 192, true, "the widest that three consumers hold, sums after scores", 2,
-               0, false, 0, true, true},
-    TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold beside sums of pieces",
-               3, 0, false, 32, true},
-    TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold beside two sums", 3},
-    // An encoder of 80 columns and 16,384 patches, contiguous, with quantising: 2020 us, by pieces
-    // (192 x 96) 2225; 192 x 128 2128, 192 x 192 2148.
-    TileChoice{80, 80, 3, 160, true, "the widest that three consumers hold, sums after scores", 2,
-               0, false, 0, true, true},
-    // With a step for every stage 850 / 937, without 816 / 905; 192 x 96 821 / 894, by pieces
-    // (192 x 96, each warpgroup at its own pace) 768 / 849.
-    TileChoice{128, 128, 3, 128, true, "the widest that three consumers hold, sums after scores", 2,
-               0, false, 0, true, true},
-    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold beside sums of pieces",
-               2, 0, false, 32, true},
-    TileChoice{256, 128, 2, 96, true, "the widest that two consumers hold beside two sums", 3},
-    // 884 / 959, before 842 / 918; apart - / 941.
-    TileChoice{256, 256, 2, 96, false, "the widest that two consumers hold beside sums of pieces",
-               2, 0, false, 32, true},
-    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers",
-               3},
-};
-/// With attention.fp8_accumulation: fast, without a second sum.
-constexpr std::array kFastCodeTiles = {
-    // - / 605, in turns 563; 896 / 976, with three stages 904 / 995, 128 x 192 in turns - / 848.
-    TileChoice{64, 64, 3, 128, false, "lines of 128 keys, and registers for three consumers", 3, 0,
-               false, 0, true},
-    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold", 3, 0, false, 0,
-               true},
-    TileChoice{192, 128, 2, 192, true, "wide enough for copies and barriers to be few"},
-    TileChoice{256, 256, 2, 96, false, "the widest that shared memory holds"},
-};
-/// Of 16-bit queries over codes, whose tiles lie in shared memory twice.
-constexpr std::array kConvertedTiles = {
-    TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold"},
-    TileChoice{128, 128, 3, 80, false, "the widest that three consumers hold"},
-    TileChoice{192, 128, 2, 80, false, "the widest that shared memory holds"},
-    TileChoice{256, 256, 2, 48, false, "the widest that shared memory holds"},
-};
-/// Of int8 scores. Not measured: registers are those of 16-bit products, and so are the tiles;
-/// products of scores take half the time of these.
-constexpr std::array kInt8Tiles = {
-    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
-    TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
-    TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
-    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
-};
-/// Of decodes: one consumer, two CTAs on a multiprocessor. Not measured. What bounds it is memory:
-/// of 64 keys of 128 columns 16 KB come, and 64 rows of them, few of which exist, take 384 clocks
-/// of the tensor cores.
-constexpr TileChoice kInt8DecodeTile{256, 256, 1, 64, false, "of no more than 64 rows", 2};
+/// Heads of 64 columns over pages, causal: warpgroups take no turns, and a third stage comes in,
+/// where prompts are long or short. One NVIDIA H200, 2026-11-30, in turns and not: one request of
+/// 16,384 tokens 1875 and 1852 us, with linear ALiBi 2350 and 2221 (of two stages), chunks of 2 x
+/// 2,048 behind 14k keys 974 and 926, whose last row tiles can be cut then. Ahead, by tiles of 96
+/// and of 64 keys: 128 requests of 256 tokens 220 and 199, 64 of 512 266 and 257, a window of 1,024
+/// 331 and 327; 32 of 1,024 385 and 386, 8 of 2,048 315 and 326.
+constexpr int kMostShortKeys = 512;
+constexpr int kShortTileN = 64;
+constexpr int kStagesWithoutTurns = 3;
+/// And of 128 columns ahead, from so many keys a row on: 32 requests of 1,024 tokens 525 and 524 us
+/// with a third stage, 8 of 2,048 447 and 443, 4 of 4,096 811 and 801, a window of 1,024 454 and
+/// 439; 64 of 512 345 and 346, 128 of 256 277 and 289.
+constexpr int kLeastKeysOfThreeStages = 1024;
 /// Columns of values up to which sums of all of them lie beside the output: HopperProducts.
 constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
@@ -202,106 +96,6 @@ constexpr int kMostGroupedColumns = 128;
 /// Row tiles of a causal prompt take about equally long where so many times its rows are keys.
 constexpr std::int64_t kEvenContext = 4;
 
-/// Whether rows may be blind to the last keys of a tile by more than their request's end.
-bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
-
-/// Whether rows are blind to keys far before them.
-bool has_window(const attn::AttendParams& params) { return params.score.window_left >= 0; }
-/// The most keys of a request, as far as the host knows; at least as many as rows, as a rule.
-std::int64_t keys_of_request(const attn::AttendParams& params) {
-  return std::max({params.max_seq_len, params.max_query_len, 1});
-}
-/// And that a row sees.
-std::int64_t keys_of_row(const attn::AttendParams& params) {
-  const attn::ScoreParams& score = params.score;
-  const std::int64_t keys = keys_of_request(params);
-  if (!has_window(params) || score.window_right < 0) return keys;
-  const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
-  return std::min(keys, window);
-}
-
-int operand_bytes(const attn::AttendParams& params) {
-  return size_of_element(params.query_element);
-}
-bool has_e4m3_products(const attn::AttendParams& params) {
-  return operand_bytes(params) == 1 && !has_int8_scores(params);
-}
-
-/// As few rows as kWindowTile is for.
-bool has_short_sequences(const attn::AttendParams& params) {
-  if (params.batch_invariant != 0 || is_paged(params) || is_causal(params)) return false;
-  const std::int64_t rows = max_packed_rows(params);
-  return rows <= kWindowRows ||
-         (rows <= kShortRows && num_row_tiles(params, attn::kConsumerRows, 1) <= kFewTiles);
-}
-bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
-  return params.head_size <= tile.most_columns && params.v_head_size <= tile.most_v_columns;
-}
-
-/// Whether values of e4m3 products are several pieces of so many columns.
-bool divides_columns(const attn::AttendParams& params, int columns) {
-  const int all = attn::padded_columns(multiplied_columns(params), 1);
-  return columns < all && all % columns == 0;
-}
-
-/// The first that fits, or the last.
-const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params,
-                             bool scales_first, bool may_be_apart = false) {
-  const auto fits = [&](const TileChoice& tile) {
-    // Why: what transforms scores takes registers too; 112 keys of three consumers would spill,
-    // beside two sums 96, and beside sums of pieces any.
-    const int least_spilling = has_e4m3_products(params) ? 96 : 112;
-    const bool has_room =
-        !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
-    // Why pages: of ragged rows 192 x 96 spill up to 284 bytes beside 128 columns, and 64 have not
-    // been measured. Nor have windows, ranges and short images, with the wider tiles of `apart`; in
-    // windows 192 x 128 spill 340 bytes beside 128 columns.
-    const bool has_pieces =
-        is_paged(params) || (params.v_head_size > 64 && params.v_head_size <= 96);
-    if (tile.sums > 0 && !(has_pieces && divides_columns(params, tile.sums))) return false;
-    const bool is_plain = !scales_first && !has_window(params) && !has_short_sequences(params) &&
-                          params.score.mm_ranges == nullptr;
-    if (tile.apart && !(may_be_apart && has_pieces && is_plain && params.v_head_size >= 64)) {
-      return false;
-    }
-    return has_room && params.head_size <= tile.most_columns &&
-           params.v_head_size <= tile.most_v_columns;
-  };
-  return *std::find_if(tiles.begin(), tiles.end() - 1, fits);
-}
-
-/// Whether what transforms scores takes registers that a wide tile needs.
-bool wants_registers(const HopperPlan& forms) {
-  return forms.scales_first || (forms.cap > 0 && !forms.one_base);
-}
-
-const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan& forms) {
-  const bool scales_first = wants_registers(forms);
-  if (has_int8_scores(params)) {
-    const bool has_one_tile = max_packed_rows(params) <= attn::kConsumerRows;
-    return has_one_tile ? kInt8DecodeTile : first_tile(kInt8Tiles, params, scales_first);
-  }
-  if (has_e4m3_products(params)) {
-    return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
-                                     : first_tile(kCodeTiles, params, scales_first, forms.apart);
-  }
-  if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
-  const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
-  if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
-  // Why not where bytes may not depend on the batch: the longest request would decide.
-  const std::int64_t rows = max_packed_rows(params);
-  const auto* const brief = std::find_if(
-      kShortTiles.begin(), kShortTiles.end(),
-      [&](const ShortTile& candidate) { return has_columns_of(candidate.tile, params); });
-  if (params.batch_invariant == 0 && rows <= kShortRows && brief != kShortTiles.end()) {
-    const auto cost_of_tiles = [&](std::int64_t tile_rows) {
-      return static_cast<double>(ceil_quotient(rows, tile_rows) * tile_rows);
-    };
-    if (cost_of_tiles(128) * brief->cost < cost_of_tiles(192)) return brief->tile;
-  }
-  return first_tile(kHopperTiles, params, scales_first);
-}
-
 /// Why outputs cannot be stored late; empty where they can.
 std::string late_output_misfit(const attn::AttendParams& params, const HopperPlan& plan) {
   if (!plan.tile.ahead) return "late_output=1: only with ahead=1";
@@ -327,15 +121,36 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
          hopper_ahead_misfit(params).empty();
 }
 
+bool is_causal_over_pages(const attn::AttendParams& params) {
+  return is_paged(params) && is_causal(params) && operand_bytes(params) == 2 &&
+         key_bytes(params) == 2 && params.score.mm_ranges == nullptr;
+}
+bool transforms_scores(const HopperPlan& plan) {
+  return plan.scales_first || plan.cap > 0 || plan.slopes > 0;
+}
+
+/// What of a tile depends on whether the plan that is asked for works ahead.
+void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
+                 const HopperPlan& asked, HopperPlan& plan) {
+  if (choice.most_columns == kFewColumns && operand_bytes(params) == 2 && key_bytes(params) == 2) {
+    const bool is_brief = keys_of_row(params) <= kMostShortKeys || has_window(params);
+    if (asked.tile.ahead) plan.tile.tile_n = kAheadTileN;
+    if (!is_causal_over_pages(params) || (asked.tile.ahead && !is_brief)) return;
+    if (asked.tile.ahead) plan.tile.tile_n = kShortTileN;
+    plan.tile.stages = kStagesWithoutTurns;
+    plan.ping_pong = false;
+  }
+  if (params.head_size == 128 && params.v_head_size == 128 && choice.consumers == 3 &&
+      asked.tile.ahead && is_causal_over_pages(params) && !transforms_scores(asked) &&
+      keys_of_row(params) >= kLeastKeysOfThreeStages) {
+    plan.tile.stages = kStagesWithoutTurns;
+  }
+}
+
 /// Forms that transform scores, and ranges, were not measured, and have fewer registers to spare.
 bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
-  if (!late_output_misfit(params, asked).empty() || !is_paged(params) || !is_causal(params)) {
-    return false;
-  }
-  if (asked.scales_first || asked.cap > 0 || asked.slopes > 0 || asked.tile.consumers < 3) {
-    return false;
-  }
-  return params.score.mm_ranges == nullptr && key_bytes(params) == 2 &&
+  if (!late_output_misfit(params, asked).empty() || transforms_scores(asked)) return false;
+  return is_causal_over_pages(params) && asked.tile.consumers == 3 &&
          params.head_size == params.v_head_size && has_late_columns(params.head_size) &&
          keys_of_row(params) >= kLeastLateTokens;
 }
@@ -550,6 +365,10 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
   std::string reason = apply_hopper_options(options, &asked);
+  choose_transform(params, asked);
+  settle_tile(params, choice, asked, plan);
+  asked = plan;
+  apply_hopper_options(options, &asked);
   // Sums of either kind that are asked for replace those of the choice.
   const auto settle_sums = [&](HopperPlan& p) {
     if (p.apart && forms.sums == 0) p.sums = 0;
@@ -560,13 +379,14 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.group = group_of(params, asked);
   plan.bounds = bounds_pay(params, asked);
   plan.unrolled = unrolling_pays(params, asked);
-  plan.late_output = stores_late(params, asked);
+  plan.late_output =
+      stores_late(params, asked) || (choice.late_output && !transforms_scores(asked) &&
+                                     late_output_misfit(params, asked).empty());
   plan.tail = cuts_tail(params, asked);
   if (asked.tile.ahead && has_room_for_constants(params, asked) &&
       keys_of_row(params) <= kMostKeysOfOneStep) {
     plan.fixed_base = true;
   }
-  if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_hopper_options(options, &plan);
   settle_sums(plan);
   choose_transform(params, plan);

@@ -266,7 +266,9 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   // soft cap in f16, 204 of bounds in a window, 248 of bounds beside 64 columns; in the loop over
   // tiles 4.
   const bool has_form = plan.cap > 0 || plan.slopes > 0 || plan.bounds;
-  return boxes + (has_form ? (boxes > 0 ? 168 : 48) : 32);
+  // Of three steps in a row, once for all of them.
+  const int steps = plan.unrolled && plan.tile.stages > 2 ? 48 : 0;
+  return boxes + (has_form ? (boxes > 0 ? 168 : 48 + steps) : 32);
 }
 
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {

@@ -22,7 +22,10 @@ constexpr int kMostTileNBeside = 128;  // consumer_registers_beside() leaves oth
 
 /// Where tiles of prompts go through so many keys, they are done in the forms of long prompts
 /// (HopperPlan::bounds and unrolled). One NVIDIA H200, 2026-11-30, without and with them:
-/// 128q1s1k_2q2ks8k 800 and 786 us, 256q1s512_q8k 862 and 848; 32q1s2k_q2k 109 and 115.
+/// 128q1s1k_2q2ks8k 800 and 786 us, 256q1s512_q8k 862 and 848; 32q1s2k_q2k 109 and 115. Maxima by
+/// integers alone where there are tiles beside: 128 requests over 4,096 shared keys and 128 of
+/// their own 46.2 and 45.6 (45.3), 256 of them 73.4 and 72.5, 60q1s4k_4q1ks3k 420 either way; in
+/// cascades without tiles beside, 16 and 64 requests 20.6 and 21.1, 36.4 and 38.2.
 constexpr int kLongTileKeys = 4096;
 constexpr int kFewListColumns = 64;  // beside which they spill 192 bytes, and were not measured
 
@@ -161,7 +164,8 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   const bool is_long = list.most_keys >= kLongTileKeys && list.num_beside == 0 &&
                        !plan.persistent && params.head_size > kFewListColumns;
   const HopperPlan alone = hopper_plan(params, "ahead=0");
-  if (!has_option(options, "bounds")) plan.bounds = is_long && alone.bounds;
+  const bool is_beside = list.num_beside > 0 && params.head_size > kFewListColumns;
+  if (!has_option(options, "bounds")) plan.bounds = (is_long || is_beside) && alone.bounds;
   if (!has_option(options, "unroll")) plan.unrolled = is_long && alone.unrolled;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;

@@ -83,9 +83,17 @@ TEST_CASE("prompts of a list over many keys have the forms of long prompts") {
   CHECK(is_long());
   CHECK_FALSE(is_long("bounds=0:unroll=0"));
   CHECK_FALSE(is_long("persistent=1"));
+  // Where there are tiles beside, of prompts or of a cascade, maxima alone.
   list.tile_rows = 128;
   list.num_beside = 100;
-  CHECK_FALSE(is_long());
+  for (const int parts : {1, 3}) {
+    list.parts.num_splits = parts;
+    const HopperPlan beside = hopper_tiles_plan(target, problem.params, list);
+    CHECK(beside.bounds);
+    CHECK_FALSE(beside.unrolled);
+  }
+  list.num_beside = 0;
+  CHECK_FALSE(hopper_tiles_plan(target, problem.params, list).bounds);
 }
 
 TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of queries") {

@@ -1,0 +1,220 @@
+#include "ops/cuda/attention/hopper_tile_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Measured on one NVIDIA H200, 2026-11-22, with standalone experiments, bf16; TFLOP/s at 8k / 16k.
+/// Three consumers have 160 registers a thread, two have 240: O, S and P (Dv / 2, tile_n / 2 and
+/// tile_n / 4 of them) must leave 16 of these for the rest.
+constexpr std::array kHopperTiles = {
+    // 64 columns: 192 x 128 578 / 606 causal; there the softmax takes as long as the products, and
+    // turns keep the warpgroups from doing the same thing at the same time.
+    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
+    // Not measured: 80 columns, of encoders. S of 112 keys beside O takes 124 registers with P, 128
+    // keys spill. The softmax takes four fifths of the products' time: turns, as with 64.
+    TileChoice{80, 80, 3, 112, true, "the widest that three consumers hold", 2, 128},
+    // Not measured: S of 96 keys beside O of 96 columns takes 120 registers with P.
+    TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
+    // 128 columns: 192 x 80 783 / 819 causal and 788 / 826 full, 128 x 128 731 / 759 and 753 / 755:
+    // 192 rows read a third less of the L2.
+    TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
+    // 256 columns: 128 x 64 803 / 833 causal, 827 / 831 full; O alone takes 128 registers.
+    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
+};
+/// Up to so many packed rows of a request two consumers are taken where they leave so many fewer
+/// rows empty that it pays: a row by them takes so many times as long.
+constexpr std::int64_t kShortRows = 1024;
+struct ShortTile {
+  TileChoice tile;
+  double cost;
+};
+constexpr const char* kShortReason = "192 rows a tile would leave too many of the last one empty";
+constexpr std::array kShortTiles = {
+    // 64 requests of 512 tokens and their 2,048 packed rows, D128: 753 us and 601 us.
+    ShortTile{{128, 128, 2, 128, false, kShortReason}, 1.25},
+    // Narrow enough for a second place of queries. Full attention of 32 heads, contiguous, one
+    // NVIDIA H200, 2026-11-30: 64 requests of 512 tokens 605 us, 128 x 128 in turns 671, 192 x 80
+    // 716; 32 of 1,024 1064, 1071 and 1111; 8 of 2,048 1013, 970 and 953.
+    ShortTile{{.most_columns = 192,
+               .most_v_columns = 128,
+               .consumers = 2,
+               .tile_n = 64,
+               .ping_pong = false,
+               .reason = kShortReason,
+               .stages = 3,
+               .late_output = true},
+              1.08},
+};
+
+/// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
+/// CTAs of one consumer share a multiprocessor, and each brings the keys of its next window while
+/// it computes this one. Why: a window of 64 tokens is two products and 40 KB, and its time is that
+/// of waiting for memory. Small images are the same as long as there are few of them: the more rows
+/// of one image a CTA has, the fewer multiprocessors have work. Not measured.
+constexpr std::int64_t kWindowRows = 256;
+constexpr std::int64_t kFewTiles = 1024;  // of 64 rows
+constexpr TileChoice kWindowTile{
+    96, 96, 1, 64, false, "of few rows with keys of their own, several at a time", 2, 64, true};
+
+/// Of e4m3 products, where P takes tile_n / 8 registers. Sums of the values' products lie beside
+/// the output, as many columns as HopperPlan::sums says, or tile_n / 2 up to 64 without it; with
+/// `apart` they take the registers of the scores, and the tile may be wider. Measured on one NVIDIA
+/// H200 over pages, TFLOP/s of two requests of 8,192 tokens / one of 16,384: 2026-11-30 where there
+/// is an `apart` (in turns, in one call), else 2026-11-28.
+constexpr std::array kCodeTiles = {
+    // - / 621, by pieces of 32 columns (192 x 128) - / 581; 192 x 160 - / 552, 192 x 128 540.
+    TileChoice{64, 64, 3, 192, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
+    TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold beside sums of pieces",
+               3, 0, false, 32, true},
+    TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold beside two sums", 3},
+    // An encoder of 80 columns and 16,384 patches, contiguous, with quantising: 2020 us, by pieces
+    // (192 x 96) 2225; 192 x 128 2128, 192 x 192 2148.
+    TileChoice{80, 80, 3, 160, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
+    // With a step for every stage 850 / 937, without 816 / 905; 192 x 96 821 / 894, by pieces
+    // (192 x 96, each warpgroup at its own pace) 768 / 849.
+    TileChoice{128, 128, 3, 128, true, "the widest that three consumers hold, sums after scores", 2,
+               0, false, 0, true, true},
+    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold beside sums of pieces",
+               2, 0, false, 32, true},
+    TileChoice{256, 128, 2, 96, true, "the widest that two consumers hold beside two sums", 3},
+    // 884 / 959, before 842 / 918; apart - / 941.
+    TileChoice{256, 256, 2, 96, false, "the widest that two consumers hold beside sums of pieces",
+               2, 0, false, 32, true},
+    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers",
+               3},
+};
+/// With attention.fp8_accumulation: fast, without a second sum.
+constexpr std::array kFastCodeTiles = {
+    // - / 605, in turns 563; 896 / 976, with three stages 904 / 995, 128 x 192 in turns - / 848.
+    TileChoice{64, 64, 3, 128, false, "lines of 128 keys, and registers for three consumers", 3, 0,
+               false, 0, true},
+    TileChoice{128, 128, 3, 96, false, "the widest that three consumers hold", 3, 0, false, 0,
+               true},
+    TileChoice{192, 128, 2, 192, true, "wide enough for copies and barriers to be few"},
+    TileChoice{256, 256, 2, 96, false, "the widest that shared memory holds"},
+};
+/// Of 16-bit queries over codes, whose tiles lie in shared memory twice.
+constexpr std::array kConvertedTiles = {
+    TileChoice{64, 64, 3, 96, true, "the widest that three consumers hold"},
+    TileChoice{128, 128, 3, 80, false, "the widest that three consumers hold"},
+    TileChoice{192, 128, 2, 80, false, "the widest that shared memory holds"},
+    TileChoice{256, 256, 2, 48, false, "the widest that shared memory holds"},
+};
+/// Of int8 scores. Not measured: registers are those of 16-bit products, and so are the tiles;
+/// products of scores take half the time of these.
+constexpr std::array kInt8Tiles = {
+    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
+    TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
+    TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
+    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
+};
+/// Of decodes: one consumer, two CTAs on a multiprocessor. Not measured. What bounds it is memory:
+/// of 64 keys of 128 columns 16 KB come, and 64 rows of them, few of which exist, take 384 clocks
+/// of the tensor cores.
+constexpr TileChoice kInt8DecodeTile{256, 256, 1, 64, false, "of no more than 64 rows", 2};
+
+/// As few rows as kWindowTile is for.
+bool has_short_sequences(const attn::AttendParams& params) {
+  if (params.batch_invariant != 0 || is_paged(params) || is_causal(params)) return false;
+  const std::int64_t rows = max_packed_rows(params);
+  return rows <= kWindowRows ||
+         (rows <= kShortRows && num_row_tiles(params, attn::kConsumerRows, 1) <= kFewTiles);
+}
+bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
+  return params.head_size <= tile.most_columns && params.v_head_size <= tile.most_v_columns;
+}
+
+/// The first that fits, or the last.
+const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params,
+                             bool scales_first, bool may_be_apart = false) {
+  const auto fits = [&](const TileChoice& tile) {
+    // Why: what transforms scores takes registers too; 112 keys of three consumers would spill,
+    // beside two sums 96, and beside sums of pieces any.
+    const int least_spilling = has_e4m3_products(params) ? 96 : 112;
+    const bool has_room =
+        !scales_first || (tile.sums == 0 && (tile.consumers == 2 || tile.tile_n < least_spilling));
+    // Why pages: of ragged rows 192 x 96 spill up to 284 bytes beside 128 columns, and 64 have not
+    // been measured. Nor have windows, ranges and short images, with the wider tiles of `apart`; in
+    // windows 192 x 128 spill 340 bytes beside 128 columns.
+    const bool has_pieces =
+        is_paged(params) || (params.v_head_size > 64 && params.v_head_size <= 96);
+    if (tile.sums > 0 && !(has_pieces && divides_columns(params, tile.sums))) return false;
+    const bool is_plain = !scales_first && !has_window(params) && !has_short_sequences(params) &&
+                          params.score.mm_ranges == nullptr;
+    if (tile.apart && !(may_be_apart && has_pieces && is_plain && params.v_head_size >= 64)) {
+      return false;
+    }
+    return has_room && params.head_size <= tile.most_columns &&
+           params.v_head_size <= tile.most_v_columns;
+  };
+  return *std::find_if(tiles.begin(), tiles.end() - 1, fits);
+}
+
+}  // namespace
+
+bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
+
+bool has_window(const attn::AttendParams& params) { return params.score.window_left >= 0; }
+std::int64_t keys_of_request(const attn::AttendParams& params) {
+  return std::max({params.max_seq_len, params.max_query_len, 1});
+}
+std::int64_t keys_of_row(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  const std::int64_t keys = keys_of_request(params);
+  if (!has_window(params) || score.window_right < 0) return keys;
+  const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
+  return std::min(keys, window);
+}
+
+int operand_bytes(const attn::AttendParams& params) {
+  return size_of_element(params.query_element);
+}
+bool has_e4m3_products(const attn::AttendParams& params) {
+  return operand_bytes(params) == 1 && !has_int8_scores(params);
+}
+
+bool divides_columns(const attn::AttendParams& params, int columns) {
+  const int all = attn::padded_columns(multiplied_columns(params), 1);
+  return columns < all && all % columns == 0;
+}
+
+bool wants_registers(const HopperPlan& forms) {
+  return forms.scales_first || (forms.cap > 0 && !forms.one_base);
+}
+
+const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan& forms) {
+  const bool scales_first = wants_registers(forms);
+  if (has_int8_scores(params)) {
+    const bool has_one_tile = max_packed_rows(params) <= attn::kConsumerRows;
+    return has_one_tile ? kInt8DecodeTile : first_tile(kInt8Tiles, params, scales_first);
+  }
+  if (has_e4m3_products(params)) {
+    return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
+                                     : first_tile(kCodeTiles, params, scales_first, forms.apart);
+  }
+  if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
+  const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
+  if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
+  // Why not where bytes may not depend on the batch: the longest request would decide.
+  const std::int64_t rows = max_packed_rows(params);
+  const auto* const brief = std::find_if(
+      kShortTiles.begin(), kShortTiles.end(),
+      [&](const ShortTile& candidate) { return has_columns_of(candidate.tile, params); });
+  if (params.batch_invariant == 0 && rows <= kShortRows && brief != kShortTiles.end()) {
+    const auto cost_of_tiles = [&](std::int64_t tile_rows) {
+      return static_cast<double>(ceil_quotient(rows, tile_rows) * tile_rows);
+    };
+    if (cost_of_tiles(128) * brief->cost < cost_of_tiles(192)) return brief->tile;
+  }
+  return first_tile(kHopperTiles, params, scales_first);
+}
+
+}  // namespace attnbench::cuda

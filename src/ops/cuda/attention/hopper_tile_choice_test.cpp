@@ -1,0 +1,96 @@
+// Which tiles prompts get by the number of their keys: forms that were measured on a GPU.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "ops/cuda/attention/hopper_problem_testing.h"
+
+namespace attnbench::cuda {
+namespace {
+
+std::string tile_of(const HopperProblem& problem, const std::string& options = "") {
+  const HopperPlan plan = hopper_plan(problem.params, options);
+  return fmt::format("{}x{}, {} stages{}{}", plan.tile_rows(), plan.tile.tile_n, plan.tile.stages,
+                     plan.ping_pong ? ", in turns" : "", plan.tile.ahead ? ", ahead" : "");
+}
+
+}  // namespace
+
+TEST_CASE("causal prompts of 64 columns take no turns where they are long or short") {
+  const auto of_tokens = [](int tokens) { return HopperProblem(tokens, 64, 64, 16); };
+  CHECK(tile_of(of_tokens(512)) == "192x64, 3 stages, ahead");
+  CHECK(tile_of(of_tokens(513)) == "192x96, 2 stages, in turns, ahead");
+  CHECK(tile_of(of_tokens(8192)) == "192x96, 2 stages, in turns, ahead");
+  CHECK(tile_of(of_tokens(8193)) == "192x128, 3 stages");
+  CHECK(tile_of(of_tokens(8193), "ahead=1") == "192x96, 2 stages, in turns, ahead");
+  CHECK(tile_of(of_tokens(512), "ahead=0") == "192x128, 3 stages");
+  CHECK(tile_of(of_tokens(8193), "ping_pong=1:stages=2") == "192x128, 2 stages, in turns");
+  HopperProblem window = of_tokens(16384);
+  window.params.score.window_left = 1023;
+  CHECK(tile_of(window) == "192x64, 3 stages, ahead");
+  // Not measured: contiguous keys, and rows that see all of them.
+  CHECK(tile_of(HopperProblem(16384, 64, 64)) == "192x128, 2 stages, in turns");
+  HopperProblem full = of_tokens(16384);
+  full.params.score.window_right = -1;
+  CHECK(tile_of(full) == "192x128, 2 stages, in turns");
+  // Chunks: what is left over can be cut where there are no turns.
+  HopperProblem chunk = of_tokens(2048);
+  chunk.params.max_seq_len = 16384;
+  CHECK(tile_of(chunk) == "192x128, 3 stages");
+  CHECK(hopper_plan(chunk.params).tail);
+}
+
+TEST_CASE("prompts of 128 columns that work ahead have a third stage from 1,024 keys on") {
+  const auto of_tokens = [](int tokens) { return HopperProblem(tokens, 128, 128, 16); };
+  CHECK(tile_of(of_tokens(1023)) == "192x80, 2 stages, ahead");
+  CHECK(tile_of(of_tokens(1024)) == "192x80, 3 stages, ahead");
+  CHECK(tile_of(of_tokens(8192)) == "192x80, 2 stages");
+  CHECK(tile_of(HopperProblem(2048, 96, 96, 16)) == "192x96, 2 stages, ahead");
+  HopperProblem capped = of_tokens(2048);
+  capped.params.score.soft_cap = 30.0f;
+  CHECK(hopper_plan(capped.params).tile.stages == 2);
+  // Few rows over many keys, whose tile is another.
+  HopperProblem few = of_tokens(64);
+  few.params.max_seq_len = 2048;
+  CHECK(tile_of(few) == "128x128, 2 stages, ahead");
+}
+
+TEST_CASE("short requests of 192 and 128 columns store late, from a second place of queries") {
+  HopperProblem brief(512, 192, 128);
+  brief.params.num_heads = brief.params.num_kv_heads;
+  brief.params.score.window_right = -1;
+  CHECK(tile_of(brief) == "128x64, 3 stages, ahead");
+  CHECK(hopper_plan(brief.params).late_output);
+  CHECK_FALSE(hopper_plan(brief.params, "ahead=0").late_output);
+  brief.params.score.soft_cap = 30.0f;
+  CHECK_FALSE(hopper_plan(brief.params, "cap=0").late_output);
+}
+
+TEST_CASE("chunks behind many keys are no short prompts for the Hopper kernel") {
+  HopperProblem chunk(2048, 128, 128, 16);
+  CHECK(hopper_plan(chunk.params).tile.ahead);
+  const int group = hopper_plan(chunk.params).group;
+  chunk.params.max_seq_len = 16384;
+  const HopperPlan plan = hopper_plan(chunk.params);
+  CHECK_FALSE(plan.tile.ahead);
+  CHECK(plan.unrolled);
+  CHECK(plan.bounds);
+  CHECK(plan.group < group);
+  chunk.params.max_seq_len = 2048;
+  CHECK(hopper_plan(chunk.params).tile.ahead);
+}
+
+TEST_CASE("two consumers take requests whose last row tile three would leave nearly empty") {
+  const auto rows = [](int tokens, int head_size, int v_head_size) {
+    HopperProblem problem(tokens, head_size, v_head_size);
+    problem.params.num_heads = problem.params.num_kv_heads;
+    problem.params.score.window_right = -1;
+    return hopper_plan(problem.params).tile_rows();
+  };
+  CHECK(rows(512, 192, 128) == 128);
+  CHECK(rows(576, 192, 128) == 192);
+  CHECK(rows(2048, 192, 128) == 192);
+  CHECK(rows(512, 128, 128) == 192);  // where two consumers are slower than that
+}
+
+}  // namespace attnbench::cuda
