@@ -214,11 +214,11 @@ class EmulatedOps final : public ForwardingOps {
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
                      "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
-                     "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}:tail={:d}",
+                     "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}:tail={:d}:stages={}",
                      Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
                      Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
                      requires { Config::kUnrolled; }, requires { Config::kApart; },
-                     Config::kLateOutput, requires { Config::kTail; })) {}
+                     Config::kLateOutput, requires { Config::kTail; }, Config::kStages)) {}
 
   void attend(const attn::AttendParams& params) override {
     Target target = target_of_sm(90);

@@ -165,32 +165,6 @@ TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   check<Window>(c, long_tile);
 }
 
-struct Tail : Paged128 {
-  static constexpr bool kTail = true;
-};
-struct TailOfTwo : Ragged128 {
-  static constexpr int kConsumers = 2;
-  static constexpr int kTileN = 128;
-  static constexpr bool kTail = true;
-};
-
-TEST_CASE("the Hopper kernel on emulated threads cuts the row tiles that are left over") {
-  AttendCase c = paged_batch("cut row tiles");
-  c.group = 4;
-  c.query_lens = {230, 0, 5, 150};
-  c.context_lens = {300, 0, 40, 700};
-  check<Tail>(c, "consumers=3:tile_n=80");
-  c.window_right = -1;
-  check<Tail>(c, "consumers=3:tile_n=80");
-  c.query_lens = {5, 70, 3};
-  c.context_lens = {-5, -70, 20};
-  check<Tail>(c, "consumers=3:tile_n=80");
-  c = hopper_batch("cut row tiles of contiguous keys");
-  check<TailOfTwo>(c, "consumers=2:tile_n=128");
-  c.window_right = -1;
-  check<TailOfTwo>(c, "consumers=2:tile_n=128");
-}
-
 struct FitWindow : Window {
   static constexpr bool kFitTiles = true;
 };
