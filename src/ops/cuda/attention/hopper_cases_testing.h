@@ -184,6 +184,21 @@ inline std::vector<HopperCase> hopper_cases() {
   c.context_lens = {500, 0, 90, 10};
   c.group = 4;
   add(c, wide + ":ahead=1");
+  // What prompts take by their length: attention/hopper_plan.cpp.
+  for (const char* options : {":stages=3:ahead=1:late_output=1", ":ahead=0:tail=1"}) {
+    add(c, wide + options);
+  }
+  AttendCase narrow = hopper_batch("hopper d64 longer, groups of four", 64, 64, 16);
+  narrow.query_lens = c.query_lens;
+  narrow.context_lens = c.context_lens;
+  narrow.group = 4;
+  for (const char* options : {":tile_n=64:ahead=1", ":tile_n=128:ahead=0:tail=1:unroll=1"}) {
+    add(narrow, plain + ":consumers=3:stages=3:ping_pong=0" + options);
+  }
+  AttendCase full = hopper_batch("hopper d192 full", 192, 128);
+  full.window_right = -1;
+  add(full, plain + ":consumers=2:tile_n=64:stages=3:ping_pong=0:ahead=1:late_output=1");
+  add(full, wide + ":ahead=0:tail=1");
   c = hopper_batch("hopper d128 longer, groups of seven", 128, 128, 16);
   c.query_lens = {700, 300};
   c.context_lens = {500, 0};
