@@ -265,6 +265,17 @@ class Packages(AdapterTest):
             changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
         )
 
+    def test_values_of_fewer_columns_than_keys(self):
+        encoder = TINY.replace("type: decoder", "type: encoder_only").replace(TINY_CASE, "q32_q70")
+        encoder = encoder.replace("head_size: 64", "head_size: 192, v_head_size: 128")
+        names = ("flash_attn_Fa3", "flash_attn_Fa3Forward")
+        self.all_pass(encoder, *names)
+        for result in self.run_classes(encoder.replace("128", "64"), *names, code=3).values():
+            self.assertEqual(
+                result["reasons"],
+                ["head size of values other than that of keys, except 128 beside 192"],
+            )
+
     def test_fp8_caches_with_a_query_of_16_bits(self):
         """Scales that are all different, so that a forgotten or a swapped one shows."""
         mixed = TINY + "kv_cache: {dtype: fp8, k_scale: 0.023, v_scale: 0.017}\n"

@@ -138,7 +138,7 @@ class Kernel(ToolTest):
             out = self.expect(0, "compile", "prompts.yaml", "--list", "--arch", "sm_90a",
                               "--backend", "FLASH_ATTN@" + kernel).out  # fmt: skip
             return [line for line in out.splitlines() if line.startswith("hopper_prefill")]
-        self.assertEqual(listed("hopper_prefill"), ["hopper_prefill d64 bf16 paged 16 192x96"])
+        self.assertEqual(listed("hopper_prefill"), ["hopper_prefill d64 bf16 paged 16 192x64"])
         self.assertEqual(listed("hopper_prefill:consumers=2:tile_n=128"),
                          ["hopper_prefill d64 bf16 paged 16 128x128"])
         name = "FLASH_ATTN@hopper_prefill:stages=3"

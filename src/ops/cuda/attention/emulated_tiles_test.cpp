@@ -183,6 +183,10 @@ struct BesideTiles : AheadTiles {
   static constexpr int kStages = 3;
   static constexpr int kBeside = 2;
   static constexpr int kSharing = 4;
+  static constexpr bool kBounds = true;
+};
+struct BesideExact : BesideTiles {
+  static constexpr bool kBounds = false;
 };
 /// The same with these tiles beside the others.
 TileCase beside(const std::string& name, int group, int num_ctas = 3) {
@@ -193,10 +197,10 @@ TileCase beside(const std::string& name, int group, int num_ctas = 3) {
   c.has_beside = true;
   return c;
 }
-struct BesideWindow : BesideTiles {
+struct BesideWindow : BesideExact {
   static constexpr bool kLeft = true;
 };
-struct BesideCapped64 : BesideTiles {
+struct BesideCapped64 : BesideExact {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
   static constexpr attn::Element kQuery = attn::Element::kF16;
@@ -215,6 +219,7 @@ TEST_CASE("tiles beside others on emulated threads: tokens, windows, sinks, soft
   check<BesideTiles>(beside("decodes and prefills", 4));
   check<BesideTiles>(beside("decodes and prefills", 2, 1));   // none but tiles beside, by one CTA
   check<BesideTiles>(beside("decodes and prefills", 2, 40));  // more CTAs than tiles
+  check<BesideExact>(beside("decodes and prefills", 4), "bounds=0");
   check<BesideThree>(beside("decodes and prefills", 4), "beside=3:tile_n=80:stages=2");
   check<BesideWindow>(beside("window and sinks, more CTAs than tiles", 4));
   check<BesideCapped64>(beside("d64 f16 soft cap", 2));
