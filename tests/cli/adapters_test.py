@@ -270,11 +270,12 @@ class Packages(AdapterTest):
         encoder = encoder.replace("head_size: 64", "head_size: 192, v_head_size: 128")
         names = ("flash_attn_Fa3", "flash_attn_Fa3Forward")
         self.all_pass(encoder, *names)
-        for result in self.run_classes(encoder.replace("128", "64"), *names, code=3).values():
-            self.assertEqual(
-                result["reasons"],
-                ["head size of values other than that of keys, except 128 beside 192"],
-            )
+        for others in (encoder.replace("128", "64"), encoder.replace("192", "160")):
+            for result in self.run_classes(others, *names, code=3).values():
+                self.assertEqual(
+                    result["reasons"],
+                    ["head size of values other than that of keys, except 128 beside 192"],
+                )
 
     def test_fp8_caches_with_a_query_of_16_bits(self):
         """Scales that are all different, so that a forgotten or a swapped one shows."""

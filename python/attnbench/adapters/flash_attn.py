@@ -14,8 +14,8 @@ FP8 = ("fp8_kv", "fp8_query", "fp8_probability")
 
 def has_sizes_of_fa3(problem):
     """Head sizes of keys and values that are one, or those of MLA's prompts."""
-    head_size, v_head_size = problem.head_size, problem.v_head_size
-    return head_size == v_head_size or (128 < head_size <= 192 and 96 < v_head_size <= 128)
+    sizes = problem.head_size, problem.v_head_size
+    return sizes[0] == sizes[1] or sizes == (192, 128)
 
 
 class VarlenAttention(Adapter):

@@ -100,6 +100,11 @@ TEST_CASE("the Hopper kernel cuts what is left over where row tiles take equally
   CHECK_FALSE(cuts(full));
   CHECK_FALSE(cuts(HopperProblem(8192, 128, 128, 16)));  // the last row tiles are short
 
+  HopperProblem codes(2048, 128, 128, 16);
+  codes.params.kv.element = attn::Element::kE4M3;
+  CHECK_FALSE(hopper_plan(codes.params, "ahead=0").ping_pong);
+  CHECK_FALSE(cuts(codes, "ahead=0:tail=1"));
+
   // 2 requests of 4 KV heads and 2,048 tokens of 4 heads: 344 row tiles, 80 of them left over.
   chunk.params.batch_invariant = 0;
   const Target target = target_of_sm(90);

@@ -223,14 +223,18 @@ int group_of(const attn::AttendParams& params, const HopperPlan& plan) {
   return group;
 }
 
-/// Whether row tiles take about equally long, so that those left over at the end count. Why 16 bits
-/// and no turns: cut ones are done by one consumer. Why not where bytes may not depend on the
-/// batch: of contiguous keys, tiles end with what a piece's rows see.
+/// Whether row tiles can be cut. Why no turns: one consumer does a piece. Why 16 bits: int8 keys
+/// may be stored by the only row tile of their request, and pieces would read what others store.
+bool can_cut_tail(const attn::AttendParams& params, const HopperPlan& plan) {
+  return !plan.stays() && !plan.ping_pong && plan.tile.consumers > 1 && key_bytes(params) == 2;
+}
+
+/// Whether row tiles take about equally long, so that those left over at the end count. Why not
+/// where bytes may not depend on the batch: of contiguous keys, tiles end with what a piece's rows
+/// see.
 bool cuts_tail(const attn::AttendParams& params, const HopperPlan& plan) {
-  if (plan.stays() || plan.ping_pong || plan.tile.consumers < 2 || params.batch_invariant != 0) {
-    return false;
-  }
-  if (key_bytes(params) != 2 || has_window(params) || params.score.mm_ranges != nullptr) {
+  if (!can_cut_tail(params, plan) || params.batch_invariant != 0 || has_window(params) ||
+      params.score.mm_ranges != nullptr) {
     return false;
   }
   return !is_causal(params) || params.max_seq_len >= kEvenContext * params.max_query_len;
@@ -393,7 +397,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   plan.add_floats = plan.add_floats && has_int8_scores(params);
   plan.keep_columns = plan.keep_columns && key_bytes(params) == 1;
-  plan.tail = plan.tail && !plan.stays() && !plan.ping_pong;
+  plan.tail = plan.tail && can_cut_tail(params, plan);
   if (reason.empty() && plan.tile.ahead) reason = hopper_ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);

@@ -163,9 +163,9 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   if (!has_option(options, "slopes")) plan.slopes = 0;  // not measured with a list
   const bool is_long = list.most_keys >= kLongTileKeys && list.num_beside == 0 &&
                        !plan.persistent && params.head_size > kFewListColumns;
-  const HopperPlan alone = hopper_plan(params, "ahead=0");
   const bool is_beside = list.num_beside > 0 && params.head_size > kFewListColumns;
-  if (!has_option(options, "bounds")) plan.bounds = (is_long || is_beside) && alone.bounds;
+  const HopperPlan alone = is_long || is_beside ? hopper_plan(params, "ahead=0") : HopperPlan{};
+  if (!has_option(options, "bounds")) plan.bounds = alone.bounds;
   if (!has_option(options, "unroll")) plan.unrolled = is_long && alone.unrolled;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
