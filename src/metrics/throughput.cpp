@@ -77,7 +77,9 @@ Belief judge_physics(const Work& work, double median_us, bool is_cold, const Phy
   std::vector<Bound> bounds;
   if (ceilings.tflops > 0 && work.flops > 0) {
     const double rate = ceilings.tflops * physics.faster_units;
-    bounds.push_back({"matrix", work.flops / rate * 1e-6, kBelievedShare,
+    const double peak = ceilings.per_cycle * physics.clock_mhz * 1e-6;
+    const double believed = peak > rate * kBelievedShare ? peak / rate : kBelievedShare;
+    bounds.push_back({"matrix", work.flops / rate * 1e-6, believed,
                       fmt::format("{:.4g} GFLOP at {:.4g} TFLOP/s", work.flops * 1e-9, rate)});
   }
   const double bytes = certain_bytes(work, is_cold, physics.cache_bytes);

@@ -74,6 +74,22 @@ TEST_CASE("a time is believed up to 110 percent of the matrix ceiling") {
         "110% is believed: 1000 GFLOP at 100 TFLOP/s take 1e+04 us at least");
 }
 
+TEST_CASE("matrix units are believed up to their peak at the observed clock") {
+  Physics gpu = kGpu;  // 100 TFLOP/s
+  gpu.ceilings.per_cycle = 80'000;
+  gpu.clock_mhz = 1500;  // 120 TFLOP/s
+  CHECK(believed(kMatrix, 10e3 / 1.19, true, gpu));
+  CHECK_FALSE(believed(kMatrix, 10e3 / 1.21, true, gpu));
+  CHECK(judge_physics(kMatrix, 10e3 / 1.21, true, gpu).accusation.find("120% is believed") !=
+        std::string::npos);
+  // At a low clock, or one that is not known, the ceiling decides.
+  for (const double clock : {1000.0, 0.0, std::nan("")}) {
+    gpu.clock_mhz = clock;
+    CHECK(believed(kMatrix, 10e3 / 1.09, true, gpu));
+    CHECK_FALSE(believed(kMatrix, 10e3 / 1.11, true, gpu));
+  }
+}
+
 TEST_CASE("cold memory of a GPU is believed up to 105 percent, of a CPU up to 110") {
   // Results may stay in the cache: 50 of their 100 MB.
   CHECK(believed(kStream, 950 / 1.04, true, kGpu));

@@ -143,14 +143,16 @@ std::string judge_speed(const Problem& problem, const Backend& backend, DeviceSp
   Ceilings ceilings;
   Belief belief;
   if (speed != nullptr) {
-    ceilings = together(speed->ceilings(problem, backend), devices);
-    belief = judge_physics(work, median_us, is_cold,
-                           together(speed->physics(problem, backend), devices));
+    const auto judge = [&] {
+      ceilings = together(speed->ceilings(problem, backend), devices);
+      Physics physics = together(speed->physics(problem, backend), devices);
+      physics.clock_mhz = result.timing->cycles / median_us;
+      belief = judge_physics(work, median_us, is_cold, physics);
+    };
+    judge();
     for (int again = 0; again < kCeilingsAgain && !belief.accusation.empty(); ++again) {
       speed->measure_again();
-      ceilings = together(speed->ceilings(problem, backend), devices);
-      belief = judge_physics(work, median_us, is_cold,
-                             together(speed->physics(problem, backend), devices));
+      judge();
     }
   }
   result.throughput = compute_throughput(work, median_us, ceilings);
