@@ -5,7 +5,7 @@
 // transposed, O^T = V^T P^T, for the sake of V, whose codes become left operands in registers. The
 // output of 64 rows is too much for one warpgroup: either half has 256 columns of V. Tiles of keys
 // come in pairs: the left half makes the scores and weights of the even tile, the right half those
-// of the odd one, by maxima of both, and either multiplies its columns of both tiles.
+// of the odd one, on the same base, and either multiplies its columns of both tiles.
 //
 // Config: as of latent_codes.cuh, with kRows = 64
 #pragma once
@@ -79,54 +79,117 @@ __device__ __forceinline__ void make_wide_scores(float (&scores)[32], u32 keys) 
   for (int i = 0; i < 32; ++i) scores[i] += others[i];
 }
 
-/// Weights as the products read them: a left operand of 64 columns, as pack_weights().
+/// log2 of what the largest weight may be: the base of a row is raised only where a score is so far
+/// above it, so that the halves seldom have to agree on a new one. None where weights are rounded
+/// to e4m3, by their size to the largest. And of what weights are larger by, as kCodeWeightsUp: f16
+/// ends at 2^16.
 template <class Config>
-__device__ __forceinline__ void pack_wide_weights(const float (&weights)[32], LeftOperand& packed) {
+constexpr float kWideLag = Config::kE4M3Probability ? 0.0f : 7.0f;
+template <class Config>
+constexpr float kWideWeightsUp = kCodeWeightsUp<Config> - kWideLag<Config>;
+
+/// Whether a score of this thread's is further above the base of its row than weights may be.
+template <class Config>
+__device__ __forceinline__ bool exceeds(const float (&scores)[32], float scale, RowPair base) {
+  RowPair most{kNegInf, kNegInf};
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    packed[i / 4][i % 4] = pack_code_weights<Config>(weights[2 * i], weights[2 * i + 1]);
+  for (int j = 0; j < 8; ++j) {
+    most.low = fmaxf(most.low, fmaxf(scores[4 * j], scores[4 * j + 1]));
+    most.high = fmaxf(most.high, fmaxf(scores[4 * j + 2], scores[4 * j + 3]));
   }
+  return most.low * scale > base.low + kWideLag<Config> ||
+         most.high * scale > base.high + kWideLag<Config>;
 }
 
-/// Fragments of V^T for the 16 keys from 16 * step on, as make_fragments().
-__device__ __forceinline__ void make_wide_fragments(WideFragments& fragments, u32 values, int step,
-                                                    const LatentThread& thread) {
+/// Weights 2^(score * scale - base), as the products read them: a left operand of 64 columns, as
+/// pack_weights(). Returns their sums of this thread, which are larger by 2^kWideWeightsUp too.
+template <class Config>
+__device__ __forceinline__ RowPair weigh_wide(const float (&scores)[32], float scale, RowPair base,
+                                              LeftOperand& packed) {
+  const float low = base_of(base.low) - kWideWeightsUp<Config>;
+  const float high = base_of(base.high) - kWideWeightsUp<Config>;
+  RowPair sum{0.0f, 0.0f};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float* const of = scores + 4 * j;
+    const RowPair first{exp2_fast(of[0] * scale - low), exp2_fast(of[2] * scale - high)};
+    const RowPair second{exp2_fast(of[1] * scale - low), exp2_fast(of[3] * scale - high)};
+    packed[j / 2][j % 2 * 2] = pack_code_weights<Config>(first.low, second.low);
+    packed[j / 2][j % 2 * 2 + 1] = pack_code_weights<Config>(first.high, second.high);
+    sum.low += first.low + second.low;
+    sum.high += first.high + second.high;
+  }
+  return sum;
+}
+
+/// Codes of V of 16 keys, as a thread reads them: of the two keys that it has of every 8.
+struct WideWords {
+  u32 first[2][2];
+  u32 second[2][2];
+};
+/// Where a thread's codes of a tile begin; of its second key another address, since lines are
+/// swizzled.
+struct WideValues {
+  u32 first;
+  u32 second;
+};
+template <int kHalf>
+__device__ __forceinline__ WideValues wide_values(u32 tile, const LatentThread& thread) {
+  const u32 piece = tile + static_cast<u32>((kHalf * 2 + thread.warp / 2) * kCodePieceBytes);
   const int column = thread.warp % 2 * 64 + thread.lane / 4 * 8;  // of the piece
-  const auto load = [&](int row, u32(&words)[2]) {
-    load_two_words(values + static_cast<u32>(latent_part_at(row, column / 16) + column % 16),
-                   words);
+  const auto place = [&](int row) {
+    return piece + static_cast<u32>(latent_part_at(row, column / 16) + column % 16);
   };
+  return {place(thread.column), place(thread.column + 1)};
+}
+/// Of the 16 keys from 16 * step on.
+__device__ __forceinline__ WideWords load_wide_words(const WideValues& values, int step) {
+  WideWords words;
 #pragma unroll
   for (int eight = 0; eight < 2; ++eight) {
-    const int row = 16 * step + 8 * eight + thread.column;
-    u32 first[2];
-    u32 second[2];
-    load(row, first);
-    load(row + 1, second);
-    interleave_codes(fragments, 2 * eight, first, second);
+    const auto at = static_cast<u32>((16 * step + 8 * eight) * 128);
+    load_two_words(values.first + at, words.first[eight]);
+    load_two_words(values.second + at, words.second[eight]);
+  }
+  return words;
+}
+/// Fragments of V^T, as make_fragments().
+__device__ __forceinline__ void make_wide_fragments(WideFragments& fragments,
+                                                    const WideWords& words) {
+#pragma unroll
+  for (int eight = 0; eight < 2; ++eight) {
+    interleave_codes(fragments, 2 * eight, words.first[eight], words.second[eight]);
   }
 }
 
 /// O^T += V^T P^T of a pair of tiles, of which `has_odd` says whether the second is there; ends
-/// when all products have.
+/// when all products have. Codes are loaded two steps before their product, and become fragments
+/// while the one before it runs: loads behind it made every step a third longer.
 template <int kHalf>
 __device__ __forceinline__ void add_wide_values(WideOutput& output, u32 even, u32 odd, bool has_odd,
                                                 const LatentThread& thread) {
-  const auto piece = static_cast<u32>((kHalf * 2 + thread.warp / 2) * kCodePieceBytes);
+  // What is loaded ahead of a tile that is not there is not used, but its stage may be written.
+  const WideValues values[2] = {wide_values<kHalf>(even, thread),
+                                wide_values<kHalf>(has_odd ? odd : even, thread)};
   WideFragments fragments[2];
+  WideWords words = load_wide_words(values[0], 0);
   // Not again before the last product has ended: what touches sums that are under way is lost.
 #pragma unroll
   for (int block = 0; block < kWideBlocks; ++block) pin(output[block]);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     if (tile == 1 && !has_odd) break;
-    const u32 values = (tile == 0 ? even : odd) + piece;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       WideFragments& now = fragments[step % 2];
       if (tile > 0 || step >= 2) await_products<1>();
       pin(now);
-      make_wide_fragments(now, values, step, thread);
+      make_wide_fragments(now, words);
+      if (step < 3) {
+        words = load_wide_words(values[tile], step + 1);
+      } else if (tile == 0) {
+        words = load_wide_words(values[1], 0);
+      }
       pin(now);
       wgmma_fence();
 #pragma unroll
@@ -159,7 +222,25 @@ __device__ __forceinline__ void rescale_wide(WideOutput& output, const LatentThr
   }
 }
 
-/// All pairs of tiles of an item, from number `first` on; `at` is the item's number.
+/// The base of a thread's rows is raised to the maximum of both tiles of a pair; returns it, and
+/// leaves the factors of the output.
+template <int kHalf>
+__device__ __forceinline__ RowPair agree_on_base(const float (&scores)[32], RowPair before,
+                                                 float scale, const LatentThread& thread) {
+  const RowPair most = largest_scores(scores);
+  store_rows(wide_maxima_at(kHalf), thread, most);
+  __syncwarp();
+  sync_threads_of(kBothHalves, 256);
+  const RowPair theirs = load_rows(wide_maxima_at(1 - kHalf), thread);
+  const RowPair base =
+      maximum_after(before, {fmaxf(most.low, theirs.low), fmaxf(most.high, theirs.high)}, scale);
+  if constexpr (kHalf == 0) store_rows(kWideFactorsAt, thread, rescaling(before, base));
+  __syncwarp();
+  return base;
+}
+
+/// All pairs of tiles of an item, from number `first` on; `at` is the item's number. Weights are on
+/// a base that both halves have, and are made anew where it turns out too low.
 template <class Config, int kHalf, class Work>
 __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendParams& params,
                                                   const Work& work, int at, const LatentKeys& keys,
@@ -168,6 +249,10 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
   const float* const k_scale = params.kv.k_scale;
   const float scale =
       params.score.softmax_scale * kLog2E * (k_scale == nullptr ? 1.0f : k_scale[0]);
+  // Whether a half is through with the weights of the pair before: it arrives, the other one waits.
+  constexpr int kOwnThrough = kHalf == 0 ? kMaximumReady : kLastMaximumReady;
+  constexpr int kOtherThrough = kHalf == 0 ? kLastMaximumReady : kMaximumReady;
+  arrive_threads_of(kOwnThrough, 256);
   u32 number = first;
 #pragma unroll 1
   for (int key = keys.begin; key < keys.end; key += 2 * kLatentKeys) {
@@ -181,7 +266,6 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
     number += has_odd ? 2 : 1;
 
     float scores[32];
-    RowPair most{kNegInf, kNegInf};
     bool is_edge = false;
     if (has_own) {
       await(own.full, own.parity);
@@ -194,41 +278,37 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
         };
         mask_scores(scores, own_key, thread, end_of(thread.row), end_of(thread.row + 8));
       }
-      most = largest_scores(scores);
+    } else {
+#pragma unroll
+      for (float& score : scores) score = kNegInf;
     }
-    store_rows(wide_maxima_at(kHalf), thread, most);
-    __syncwarp();
-    sync_threads_of(kBothHalves, 256);
-    const RowPair theirs = load_rows(wide_maxima_at(1 - kHalf), thread);
-    const RowPair before = state.maximum;
-    state.maximum =
-        maximum_after(before, {fmaxf(most.low, theirs.low), fmaxf(most.high, theirs.high)}, scale);
-    const RowPair factor = rescaling(before, state.maximum);
-    if constexpr (kHalf == 0) store_rows(kWideFactorsAt, thread, factor);
-    __syncwarp();
-    state.sum = product(state.sum, factor);
-    if (has_own) {
-      const RowPair added = weigh(scores, scale,
-                                  {state.maximum.low - kCodeWeightsUp<Config>,
-                                   state.maximum.high - kCodeWeightsUp<Config>});
-      state.sum = {state.sum.low + added.low, state.sum.high + added.high};
-      LeftOperand weights;
-      pack_wide_weights<Config>(scores, weights);
+    const bool is_beyond = exceeds<Config>(scores, scale, state.maximum);
+    LeftOperand weights;
+    RowPair added = weigh_wide<Config>(scores, scale, state.maximum, weights);
+    sync_threads_of(kOtherThrough, 256);
+    store_operand(wide_weights_at(kHalf), thread, weights);
+    publish_shared_writes();
+    if (is_edge) {
+      sync_threads_of(kHalf == 0 ? kLeftHalf : kRightHalf, 128);
+      clear_codes(own.tile, larger(keys.core - own_key, 0),
+                  smaller(keys.end - own_key, kLatentKeys), kHalf, thread);
+    }
+    if (any_of_threads(is_beyond, kEvenWeightsReady, 256)) {
+      const RowPair before = state.maximum;
+      state.maximum = agree_on_base<kHalf>(scores, before, scale, thread);
+      state.sum = product(state.sum, rescaling(before, state.maximum));
+      added = weigh_wide<Config>(scores, scale, state.maximum, weights);
       store_operand(wide_weights_at(kHalf), thread, weights);
       publish_shared_writes();
-      if (is_edge) {
-        sync_threads_of(kHalf == 0 ? kLeftHalf : kRightHalf, 128);
-        clear_codes(own.tile, larger(keys.core - own_key, 0),
-                    smaller(keys.end - own_key, kLatentKeys), kHalf, thread);
-      }
-    }
-    if (any_of_threads(factor.low != 1.0f || factor.high != 1.0f, kEvenWeightsReady, 256)) {
+      sync_threads_of(kBothHalves, 256);
       rescale_wide(rows.output, thread);
     }
+    state.sum = {state.sum.low + added.low, state.sum.high + added.high};
     // What the other half has waited for is there for this one too, but only a wait says so of
     // what the copy engine wrote.
     if (kHalf == 1 || has_odd) await(other.full, other.parity);
     add_wide_values<kHalf>(rows.output, even.tile, odd.tile, has_odd, thread);
+    if (key + 2 * kLatentKeys < keys.end) arrive_threads_of(kOwnThrough, 256);
     if (thread.lane == 0) {
       arrive(even.free);
       if (has_odd) arrive(odd.free);
@@ -260,8 +340,8 @@ __device__ __forceinline__ RowPair join_wide(const LatentState& state, float val
   }
   __syncwarp();
   sync_threads_of(kBothHalves, 256);
-  return {latent_lse(state.maximum.low - kCodeWeightsUp<Config>, total.low),
-          latent_lse(state.maximum.high - kCodeWeightsUp<Config>, total.high)};
+  return {latent_lse(state.maximum.low - kWideWeightsUp<Config>, total.low),
+          latent_lse(state.maximum.high - kWideWeightsUp<Config>, total.high)};
 }
 
 /// Output and LSE of an item, or its partial result.

@@ -43,10 +43,12 @@ class CodesLauncher final : public EmulatedLauncher {
   }
 };
 
+/// `spread`: scores are that many times as far apart.
 template <class Config>
-void check_codes(const std::string& name, int num_sms = 2) {
+void check_codes(const std::string& name, int num_sms = 2, float spread = 1.0f) {
   CAPTURE(name);
-  const GatheredCase of_name = gathered_case(name);
+  GatheredCase of_name = gathered_case(name);
+  of_name.of.softmax_scale *= spread;
   const GatheredCase c = Config::kE4M3Probability ? with_e4m3_probability(of_name) : of_name;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   CodesLauncher<Config> launcher(num_sms);
@@ -84,6 +86,11 @@ TEST_CASE("latents in e4m3 of many rows by emulated threads") {
       "e4m3 entries and queries, 64 heads, odd tiles, blocks of 128", 1);
   check_codes<CodesConfig<kBF16, 64, 64>>("e4m3 entries and queries, one token of 96 heads, plan");
   check_codes<CodesConfig<kBF16, 16, 64>>("e4m3 entries and queries, plan, blocks of 16");
+  // Maxima that grow by more than weights may be larger than 1, and by less.
+  check_codes<CodesConfig<kF32, 128, 64>>(
+      "e4m3 entries and queries, 64 heads, odd tiles, blocks of 128", 1, 8.0f);
+  check_codes<CodesConfig<kBF16, 64, 64>>(
+      "e4m3 entries and queries, three tokens of 40 heads, splits, NaN", 3, 3.0f);
 }
 
 // Not in test_races: threads meet where they do with P in 16 bits.
