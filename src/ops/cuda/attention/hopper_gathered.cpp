@@ -175,7 +175,10 @@ std::string gathered_misfit(const Target& target, const AttendCall& call) {
 
 /// What may be chosen behind the kernel's name, to compare.
 struct GatheredOptions {
-  bool by_pieces = true;
+  /// A barrier for each piece of a copied half; if nothing is asked for, of few rows only. Lists of
+  /// 2,048, 128 heads, one NVIDIA H200, 2026-11-30, us: 4,096 tokens of a prompt 3892 with it and
+  /// 3815 without, 64 decodes of two tokens 157 and 156, 128 of one 159 and 160.
+  std::optional<bool> by_pieces;
   bool fences = true;
   bool few = true;    // up to 16 rows as the narrow side of the products
   bool pair = false;  // two CTAs convert codes for each other; 5 % faster on an H200
@@ -244,17 +247,18 @@ KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options)
   KernelSpec spec;
   spec.source = "attention/latent/gathered.cuh";
   spec.function = "attn::" + entry;
-  spec.constants = {{"attn::Element kElement", spec_name(product_element(p))},
-                    {"attn::Element kQuery", spec_name(p.query_element)},
-                    {"attn::Element kOutput", spec_name(p.output_element)},
-                    {"attn::MlaEntry kFormat", "attn::MlaEntry::" + format_name(format)},
-                    {"bool kListed", spec_flag(call.sparse != nullptr)},
-                    {"bool kRounded", spec_flag(is_rounded(call))},
-                    {"int kQueryBox", std::to_string(box)},
-                    {"bool kByPieces", spec_flag(is_copied(format) && options.by_pieces)},
-                    {"bool kFences", spec_flag(options.fences)},
-                    {"bool kFew", spec_flag(few)},
-                    {"bool kPaired", spec_flag(is_paired(call, options))}};
+  spec.constants = {
+      {"attn::Element kElement", spec_name(product_element(p))},
+      {"attn::Element kQuery", spec_name(p.query_element)},
+      {"attn::Element kOutput", spec_name(p.output_element)},
+      {"attn::MlaEntry kFormat", "attn::MlaEntry::" + format_name(format)},
+      {"bool kListed", spec_flag(call.sparse != nullptr)},
+      {"bool kRounded", spec_flag(is_rounded(call))},
+      {"int kQueryBox", std::to_string(box)},
+      {"bool kByPieces", spec_flag(is_copied(format) && options.by_pieces.value_or(few))},
+      {"bool kFences", spec_flag(options.fences)},
+      {"bool kFew", spec_flag(few)},
+      {"bool kPaired", spec_flag(is_paired(call, options))}};
   // What the warps that convert know of a pair of tiles makes room for the codes under way.
   spec.allowed_spill_bytes = attn::is_copied(format) || few ? 0
                              : is_paired(call, options)     ? 320

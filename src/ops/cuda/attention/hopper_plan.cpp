@@ -22,6 +22,16 @@ constexpr int kAheadTokens = 4096;
 /// 987 us, one of 16,384 1878 and 1897. Of 128 1464 and 1526, 2820 and 2978, of 256 2840 and 2949.
 constexpr int kAheadTokensOfFewColumns = 8192;
 constexpr int kFewColumns = 64;
+/// Where every query head has keys of its own, a row tile has three or four times as many tokens,
+/// and more tiles of keys that the mask cuts. One NVIDIA H200, 2026-11-30, 32 heads, us: of 64
+/// columns two requests of 8,192 tokens 1048 ahead and 1011 otherwise, 8 of 2,048 352 ahead and 378
+/// otherwise, by 64 keys as short prompts 343 and FlashAttention-3 343; of 128 columns 4 of 4,096
+/// 884 ahead and 854 otherwise, 8 of 2,048 487 and 521, and 64 of 512 425 and with a third stage
+/// 412.
+constexpr int kAheadTokensOfOneHead = 2048;
+bool has_own_keys(const attn::AttendParams& params) {
+  return params.num_heads == params.num_kv_heads;
+}
 /// And then, up to so many keys a row, at a fixed address, and from there on with a step for every
 /// stage: as above, neither, the one and the other, 64 requests of 512 tokens 262, 263 and 265 us,
 /// 32 of 1,024 383, 379 and 382, 8 of 2,048 314, 310 and 310, 4 of 4,096 551, - and 539.
@@ -53,12 +63,14 @@ constexpr int kAheadTileN = 96;
 /// and of 64 keys: 128 requests of 256 tokens 220 and 199, 64 of 512 266 and 257, a window of 1,024
 /// 331 and 327; 32 of 1,024 385 and 386, 8 of 2,048 315 and 326.
 constexpr int kMostShortKeys = 512;
+constexpr int kMostShortKeysOfOneHead = 2048;
 constexpr int kShortTileN = 64;
 constexpr int kStagesWithoutTurns = 3;
 /// And of 128 columns ahead, from so many keys a row on: 32 requests of 1,024 tokens 525 and 524 us
 /// with a third stage, 8 of 2,048 447 and 443, 4 of 4,096 811 and 801, a window of 1,024 454 and
 /// 439; 64 of 512 345 and 346, 128 of 256 277 and 289.
 constexpr int kLeastKeysOfThreeStages = 1024;
+constexpr int kLeastKeysOfThreeStagesOfOneHead = 512;
 /// Columns of values up to which sums of all of them lie beside the output: HopperProducts.
 constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
@@ -116,7 +128,10 @@ bool has_room_for_constants(const attn::AttendParams& params, const HopperPlan& 
 bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
-  const int most = has_room_for_constants(params, forms) ? kAheadTokensOfFewColumns : kAheadTokens;
+  const bool goes_further = has_room_for_constants(params, forms) && !has_own_keys(params);
+  const bool ends_early = params.v_head_size == 128 && has_own_keys(params);
+  const int most =
+      goes_further ? kAheadTokensOfFewColumns : (ends_early ? kAheadTokensOfOneHead : kAheadTokens);
   return params.batch_invariant == 0 && keys_of_row(params) <= most &&
          hopper_ahead_misfit(params).empty();
 }
@@ -133,7 +148,8 @@ bool transforms_scores(const HopperPlan& plan) {
 void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
                  const HopperPlan& asked, HopperPlan& plan) {
   if (choice.most_columns == kFewColumns && operand_bytes(params) == 2 && key_bytes(params) == 2) {
-    const bool is_brief = keys_of_row(params) <= kMostShortKeys || has_window(params);
+    const int most = has_own_keys(params) ? kMostShortKeysOfOneHead : kMostShortKeys;
+    const bool is_brief = keys_of_row(params) <= most || has_window(params);
     if (asked.tile.ahead) plan.tile.tile_n = kAheadTileN;
     if (!is_causal_over_pages(params) || (asked.tile.ahead && !is_brief)) return;
     if (asked.tile.ahead) plan.tile.tile_n = kShortTileN;
@@ -142,7 +158,8 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
   }
   if (params.head_size == 128 && params.v_head_size == 128 && choice.consumers == 3 &&
       asked.tile.ahead && is_causal_over_pages(params) && !transforms_scores(asked) &&
-      keys_of_row(params) >= kLeastKeysOfThreeStages) {
+      keys_of_row(params) >=
+          (has_own_keys(params) ? kLeastKeysOfThreeStagesOfOneHead : kLeastKeysOfThreeStages)) {
     plan.tile.stages = kStagesWithoutTurns;
   }
 }
@@ -202,6 +219,9 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
     if (params.fast_fp8_sums != 0) return plan.fixed_base && columns <= 128;
     return plan.apart ? columns > 96 && columns <= 128 : plan.sums > 0 && columns <= 128;
   }
+  // Every row sees all: two requests of 8,192 tokens 1867 us and 1906, one of 16,384 3617 and 3688.
+  const bool is_full = !is_paged(params) && !is_causal(params);
+  if (is_full && columns == kFewColumns && operand_bytes(params) == 2) return true;
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
     return is_prompt_of_level_2(params) ||

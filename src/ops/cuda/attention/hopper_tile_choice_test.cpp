@@ -55,6 +55,32 @@ TEST_CASE("prompts of 128 columns that work ahead have a third stage from 1,024 
   CHECK(tile_of(few) == "128x128, 2 stages, ahead");
 }
 
+TEST_CASE("prompts whose query heads have keys of their own have forms of their own") {
+  const auto of_tokens = [](int tokens, int head_size) {
+    HopperProblem problem(tokens, head_size, head_size, 16);
+    problem.params.num_heads = problem.params.num_kv_heads;
+    return problem;
+  };
+  CHECK(tile_of(of_tokens(2048, 64)) == "192x64, 3 stages, ahead");
+  CHECK(tile_of(of_tokens(2049, 64)) == "192x96, 2 stages, in turns, ahead");
+  CHECK(tile_of(of_tokens(4097, 64)) == "192x128, 3 stages");
+  CHECK(tile_of(of_tokens(511, 128)) == "192x80, 2 stages, ahead");
+  CHECK(tile_of(of_tokens(512, 128)) == "192x80, 3 stages, ahead");
+  CHECK(tile_of(of_tokens(2049, 128)) == "192x80, 2 stages");
+  CHECK(tile_of(of_tokens(4096, 256)) == "128x64, 2 stages, ahead");
+}
+
+TEST_CASE("full attention of 64 columns has a step for every stage") {
+  const auto of_columns = [](int columns, int block_size) {
+    HopperProblem problem(8192, columns, columns, block_size);
+    problem.params.score.window_right = -1;
+    return hopper_plan(problem.params).unrolled;
+  };
+  CHECK(of_columns(64, 0));
+  CHECK_FALSE(of_columns(64, 16));
+  CHECK_FALSE(of_columns(128, 0));
+}
+
 TEST_CASE("short requests of 192 and 128 columns store late, from a second place of queries") {
   HopperProblem brief(512, 192, 128);
   brief.params.num_heads = brief.params.num_kv_heads;
