@@ -80,16 +80,16 @@ __device__ __forceinline__ void make_wide_scores(float (&scores)[32], u32 keys) 
 }
 
 /// log2 of what the largest weight may be: the base of a row is raised only where a score is so far
-/// above it, so that the halves seldom have to agree on a new one. None where weights are rounded
-/// to e4m3, by their size to the largest. And of what weights are larger by, as kCodeWeightsUp: f16
-/// ends at 2^16.
+/// above it, so that the halves seldom have to agree on a new one. Weights that are rounded to
+/// e4m3, by their size to the largest, are on the maximum of each pair. And of what weights are
+/// larger by, as kCodeWeightsUp: f16 ends at 2^16.
 template <class Config>
-constexpr float kWideLag = Config::kE4M3Probability ? 0.0f : 7.0f;
+constexpr bool kBaseLags = !Config::kE4M3Probability;
+constexpr float kWideLag = 7.0f;
 template <class Config>
-constexpr float kWideWeightsUp = kCodeWeightsUp<Config> - kWideLag<Config>;
+constexpr float kWideWeightsUp = kCodeWeightsUp<Config> - (kBaseLags<Config> ? kWideLag : 0.0f);
 
 /// Whether a score of this thread's is further above the base of its row than weights may be.
-template <class Config>
 __device__ __forceinline__ bool exceeds(const float (&scores)[32], float scale, RowPair base) {
   RowPair most{kNegInf, kNegInf};
 #pragma unroll
@@ -97,8 +97,7 @@ __device__ __forceinline__ bool exceeds(const float (&scores)[32], float scale, 
     most.low = fmaxf(most.low, fmaxf(scores[4 * j], scores[4 * j + 1]));
     most.high = fmaxf(most.high, fmaxf(scores[4 * j + 2], scores[4 * j + 3]));
   }
-  return most.low * scale > base.low + kWideLag<Config> ||
-         most.high * scale > base.high + kWideLag<Config>;
+  return most.low * scale > base.low + kWideLag || most.high * scale > base.high + kWideLag;
 }
 
 /// Weights 2^(score * scale - base), as the products read them: a left operand of 64 columns, as
@@ -282,7 +281,19 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
 #pragma unroll
       for (float& score : scores) score = kNegInf;
     }
-    const bool is_beyond = exceeds<Config>(scores, scale, state.maximum);
+    bool is_raised = false;  // the base, or it has to be
+    const auto raise = [&] {
+      const RowPair before = state.maximum;
+      state.maximum = agree_on_base<kHalf>(scores, before, scale, thread);
+      const RowPair factor = rescaling(before, state.maximum);
+      state.sum = product(state.sum, factor);
+      is_raised = factor.low != 1.0f || factor.high != 1.0f;
+    };
+    if constexpr (kBaseLags<Config>) {
+      is_raised = exceeds(scores, scale, state.maximum);
+    } else {
+      raise();
+    }
     LeftOperand weights;
     RowPair added = weigh_wide<Config>(scores, scale, state.maximum, weights);
     sync_threads_of(kOtherThrough, 256);
@@ -293,14 +304,14 @@ __device__ __forceinline__ void attend_codes_keys(WideCodes& rows, const AttendP
       clear_codes(own.tile, larger(keys.core - own_key, 0),
                   smaller(keys.end - own_key, kLatentKeys), kHalf, thread);
     }
-    if (any_of_threads(is_beyond, kEvenWeightsReady, 256)) {
-      const RowPair before = state.maximum;
-      state.maximum = agree_on_base<kHalf>(scores, before, scale, thread);
-      state.sum = product(state.sum, rescaling(before, state.maximum));
-      added = weigh_wide<Config>(scores, scale, state.maximum, weights);
-      store_operand(wide_weights_at(kHalf), thread, weights);
-      publish_shared_writes();
-      sync_threads_of(kBothHalves, 256);
+    if (any_of_threads(is_raised, kEvenWeightsReady, 256)) {
+      if constexpr (kBaseLags<Config>) {
+        raise();
+        added = weigh_wide<Config>(scores, scale, state.maximum, weights);
+        store_operand(wide_weights_at(kHalf), thread, weights);
+        publish_shared_writes();
+        sync_threads_of(kBothHalves, 256);
+      }
       rescale_wide(rows.output, thread);
     }
     state.sum = {state.sum.low + added.low, state.sum.high + added.high};
