@@ -48,12 +48,12 @@ constexpr std::array kTable = {
                        "9106e22", "2026-11-29"},
     MeasuredQuantising{kH200, kLatentDecode, 16, kFp8Cache, "128q1s16k", 312.9, 561.5, true,
                        "9106e22", "2026-11-29"},
-    MeasuredQuantising{kH200, kLatentDecode, 64, kFp8Cache, "128q1s16k", 450.6, 572.1, true,
-                       "9106e22", "2026-11-29"},
-    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "64q1s8k", 235.7, 247.6, true,
-                       "9106e22", "2026-11-29"},
-    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "128q1s16k", 853.0, 920.7, true,
-                       "9106e22", "2026-11-29"},
+    MeasuredQuantising{kH200, kLatentDecode, 64, kFp8Cache, "128q1s16k", 412.9, 572.1, true,
+                       "d9fd685", "2026-11-30"},
+    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "64q1s8k", 205.4, 247.6, true,
+                       "d9fd685", "2026-11-30"},
+    MeasuredQuantising{kH200, kLatentDecode, 128, kFp8Cache, "128q1s16k", 741.2, 920.7, true,
+                       "d9fd685", "2026-11-30"},
 };
 
 std::string_view name_of(MeasuredWork work) {

@@ -74,8 +74,8 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
   Problem latent = problem_of(AttentionType::kMla, 192, {{1, 900}});
   latent.attention.num_heads = 64;
   CHECK(texts(latent, "NVIDIA H200") ==
-        "latent decode fp8 query and cache: pays: 1.27 times as fast as 16 bits at 128q1s16k "
-        "(9106e22, 2026-11-29)\n");
+        "latent decode fp8 query and cache: pays: 1.39 times as fast as 16 bits at 128q1s16k "
+        "(d9fd685, 2026-11-30)\n");
   latent.attention.num_heads = 24;
   CHECK(texts(latent, "NVIDIA H200") ==
         "latent decode: not measured on NVIDIA H200 with 24 heads\n");
