@@ -79,13 +79,13 @@ __device__ __forceinline__ void make_wide_scores(float (&scores)[32], u32 keys) 
   for (int i = 0; i < 32; ++i) scores[i] += others[i];
 }
 
-/// log2 of what the largest weight may be: the base of a row is raised only where a score is so far
-/// above it, so that the halves seldom have to agree on a new one. Weights that are rounded to
-/// e4m3, by their size to the largest, are on the maximum of each pair. And of what weights are
-/// larger by, as kCodeWeightsUp: f16 ends at 2^16.
+/// Whether the base of a row may lag behind its maximum, so that the halves seldom have to agree on
+/// a new one. Not where weights are rounded to e4m3, whose smallest ones would be lost.
 template <class Config>
 constexpr bool kBaseLags = !Config::kE4M3Probability;
+/// By how much: log2 of the largest weight.
 constexpr float kWideLag = 7.0f;
+/// As kCodeWeightsUp, with room for such weights in f16, which ends at 2^16.
 template <class Config>
 constexpr float kWideWeightsUp = kCodeWeightsUp<Config> - (kBaseLags<Config> ? kWideLag : 0.0f);
 

@@ -190,18 +190,18 @@ bool is_prompt_of_level_2(const attn::AttendParams& params) {
 /// Every row sees all of contiguous keys: with maxima by integers, a step for every stage, and
 /// both, two requests of 8,192 tokens of 128 columns 2775, 2783 and 2768 us, 2825 without, of 64
 /// columns 1840, 1867 and 1839, 1865 without, in another call 1867 with steps and 1906 without (one
-/// NVIDIA H200, 2026-11-30). Encoders have narrower heads, of which e4m3 is chosen apart.
-bool is_full_of_few_columns(const attn::AttendParams& params) {
+/// NVIDIA H200, 2026-11-30). Where a CTA stays, maxima by integers spill, and were not measured.
+bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) {
   const auto is_measured = [](int columns) { return columns == kFewColumns || columns == 128; };
-  return !is_paged(params) && !is_causal(params) && !has_window(params) &&
-         params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f &&
-         operand_bytes(params) == 2 && key_bytes(params) == 2 && is_measured(params.head_size) &&
-         params.v_head_size == params.head_size;
+  return !plan.stays() && plan.tile.consumers == 3 && !is_paged(params) && !is_causal(params) &&
+         !has_window(params) && params.score.mm_ranges == nullptr &&
+         params.score.soft_cap <= 0.0f && operand_bytes(params) == 2 && key_bytes(params) == 2 &&
+         is_measured(params.head_size) && params.v_head_size == params.head_size;
 }
 
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
-  if (is_full_of_few_columns(params)) return !transforms_scores(forms);
+  if (is_long_and_full(params, forms)) return !transforms_scores(forms);
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
   // window.
@@ -232,7 +232,7 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
     if (params.fast_fp8_sums != 0) return plan.fixed_base && columns <= 128;
     return plan.apart ? columns > 96 && columns <= 128 : plan.sums > 0 && columns <= 128;
   }
-  if (is_full_of_few_columns(params)) return true;
+  if (is_long_and_full(params, plan)) return true;
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
     return is_prompt_of_level_2(params) ||

@@ -70,11 +70,11 @@ TEST_CASE("prompts whose query heads have keys of their own have forms of their 
   CHECK(tile_of(of_tokens(4096, 256)) == "128x64, 2 stages, ahead");
 }
 
-TEST_CASE("full attention over contiguous keys has maxima by integers and a step for every stage") {
-  const auto of_columns = [](int columns, int block_size, const std::string& options = "") {
-    HopperProblem problem(8192, columns, columns, block_size);
+TEST_CASE("long full attention has maxima by integers and a step for every stage") {
+  const auto of_columns = [](int columns, int block_size, int tokens = 8192) {
+    HopperProblem problem(tokens, columns, columns, block_size);
     problem.params.score.window_right = -1;
-    const HopperPlan plan = hopper_plan(problem.params, options);
+    const HopperPlan plan = hopper_plan(problem.params);
     CHECK(plan.unrolled == plan.bounds);
     return plan.bounds;
   };
@@ -83,6 +83,7 @@ TEST_CASE("full attention over contiguous keys has maxima by integers and a step
   CHECK_FALSE(of_columns(64, 16));
   CHECK_FALSE(of_columns(96, 0));
   CHECK_FALSE(of_columns(256, 0));
+  for (const int tokens : {64, 256, 4096}) CHECK_FALSE(of_columns(64, 0, tokens));
 }
 
 TEST_CASE("short requests of 192 and 128 columns store late, from a second place of queries") {
