@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -78,7 +79,8 @@ Belief judge_physics(const Work& work, double median_us, bool is_cold, const Phy
   if (ceilings.tflops > 0 && work.flops > 0) {
     const double rate = ceilings.tflops * physics.faster_units;
     const double peak = ceilings.per_cycle * physics.clock_mhz * 1e-6;
-    const double believed = peak > rate * kBelievedShare ? peak / rate : kBelievedShare;
+    const bool has_peak = std::isfinite(peak) && peak > rate * kBelievedShare;
+    const double believed = has_peak ? peak / rate : kBelievedShare;
     bounds.push_back({"matrix", work.flops / rate * 1e-6, believed,
                       fmt::format("{:.4g} GFLOP at {:.4g} TFLOP/s", work.flops * 1e-9, rate)});
   }

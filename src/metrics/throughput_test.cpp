@@ -83,7 +83,7 @@ TEST_CASE("matrix units are believed up to their peak at the observed clock") {
   CHECK(judge_physics(kMatrix, 10e3 / 1.21, true, gpu).accusation.find("120% is believed") !=
         std::string::npos);
   // At a low clock, or one that is not known, the ceiling decides.
-  for (const double clock : {1000.0, 0.0, std::nan("")}) {
+  for (const double clock : {1000.0, 0.0, -1500.0, std::nan(""), HUGE_VAL}) {
     gpu.clock_mhz = clock;
     CHECK(believed(kMatrix, 10e3 / 1.09, true, gpu));
     CHECK_FALSE(believed(kMatrix, 10e3 / 1.11, true, gpu));

@@ -164,14 +164,19 @@ __device__ __forceinline__ void mask_scores(float (&scores)[32], int first_key,
   }
 }
 
-/// Largest score of either row, of all keys of the tile; -inf where all are.
-__device__ __forceinline__ RowPair largest_scores(const float (&scores)[32]) {
+/// Largest score of either row, of this thread's keys; -inf where all are.
+__device__ __forceinline__ RowPair largest_of_thread(const float (&scores)[32]) {
   RowPair most{kNegInf, kNegInf};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     most.low = fmaxf(most.low, fmaxf(scores[4 * j], scores[4 * j + 1]));
     most.high = fmaxf(most.high, fmaxf(scores[4 * j + 2], scores[4 * j + 3]));
   }
+  return most;
+}
+/// The same of all keys of the tile.
+__device__ __forceinline__ RowPair largest_scores(const float (&scores)[32]) {
+  RowPair most = largest_of_thread(scores);
 #pragma unroll
   for (int step = 1; step <= 2; step *= 2) {
     most.low = fmaxf(most.low, __shfl_xor_sync(0xFFFFFFFFu, most.low, step));

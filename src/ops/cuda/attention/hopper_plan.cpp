@@ -22,12 +22,12 @@ constexpr int kAheadTokens = 4096;
 /// 987 us, one of 16,384 1878 and 1897. Of 128 1464 and 1526, 2820 and 2978, of 256 2840 and 2949.
 constexpr int kAheadTokensOfFewColumns = 8192;
 constexpr int kFewColumns = 64;
-/// Where every query head has keys of its own, a row tile has three or four times as many tokens,
-/// and more tiles of keys that the mask cuts. One NVIDIA H200, 2026-11-30, 32 heads, us: of 64
-/// columns two requests of 8,192 tokens 1048 ahead and 1011 otherwise, 8 of 2,048 352 ahead and 378
-/// otherwise, by 64 keys as short prompts 343 and FlashAttention-3 343; of 128 columns 4 of 4,096
-/// 884 ahead and 854 otherwise, 8 of 2,048 487 and 521, and 64 of 512 425 and with a third stage
-/// 412.
+/// Where every query head has keys of its own, a row tile has as many tokens as rows, and so more
+/// tiles of keys that the mask cuts. Causal, over pages; one NVIDIA H200, 2026-11-30, 32 heads, us:
+/// of 64 columns two requests of 8,192 tokens 1048 ahead and 1011 otherwise, 8 of 2,048 352 ahead
+/// and 378 otherwise, by 64 keys as short prompts 343 and FlashAttention-3 343; of 128 columns 4 of
+/// 4,096 884 ahead and 854 otherwise, 8 of 2,048 487 and 521, and 64 of 512 425 and with a third
+/// stage 412.
 constexpr int kAheadTokensOfOneHead = 2048;
 bool has_own_keys(const attn::AttendParams& params) {
   return params.num_heads == params.num_kv_heads;
@@ -124,22 +124,28 @@ bool has_room_for_constants(const attn::AttendParams& params, const HopperPlan& 
          plan.cap == 0 && plan.slopes == 0;
 }
 
-/// Why not where bytes may not depend on the batch: the longest request would choose the tile.
-bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
-  // Of 256 columns what transforms scores leaves no registers for it.
-  if (params.v_head_size > 192 && wants_registers(forms)) return false;
-  const bool goes_further = has_room_for_constants(params, forms) && !has_own_keys(params);
-  const bool ends_early = params.v_head_size == 128 && has_own_keys(params);
-  const int most =
-      goes_further ? kAheadTokensOfFewColumns : (ends_early ? kAheadTokensOfOneHead : kAheadTokens);
-  return params.batch_invariant == 0 && keys_of_row(params) <= most &&
-         hopper_ahead_misfit(params).empty();
-}
-
 bool is_causal_over_pages(const attn::AttendParams& params) {
   return is_paged(params) && is_causal(params) && operand_bytes(params) == 2 &&
          key_bytes(params) == 2 && params.score.mm_ranges == nullptr;
 }
+
+int most_ahead_tokens(const attn::AttendParams& params, const HopperPlan& forms) {
+  if (has_own_keys(params)) {
+    const bool is_measured = params.head_size == 128 && params.v_head_size == 128 &&
+                             is_causal_over_pages(params) && !has_window(params);
+    return is_measured ? kAheadTokensOfOneHead : kAheadTokens;
+  }
+  return has_room_for_constants(params, forms) ? kAheadTokensOfFewColumns : kAheadTokens;
+}
+
+/// Why not where bytes may not depend on the batch: the longest request would choose the tile.
+bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
+  // Of 256 columns what transforms scores leaves no registers for it.
+  if (params.v_head_size > 192 && wants_registers(forms)) return false;
+  return params.batch_invariant == 0 && keys_of_row(params) <= most_ahead_tokens(params, forms) &&
+         hopper_ahead_misfit(params).empty();
+}
+
 bool transforms_scores(const HopperPlan& plan) {
   return plan.scales_first || plan.cap > 0 || plan.slopes > 0;
 }

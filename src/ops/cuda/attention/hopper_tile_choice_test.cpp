@@ -68,6 +68,18 @@ TEST_CASE("prompts whose query heads have keys of their own have forms of their 
   CHECK(tile_of(of_tokens(512, 128)) == "192x80, 3 stages, ahead");
   CHECK(tile_of(of_tokens(2049, 128)) == "192x80, 2 stages");
   CHECK(tile_of(of_tokens(4096, 256)) == "128x64, 2 stages, ahead");
+  // Not measured: windows, contiguous keys, rows that see all of them, and keys of 192 columns.
+  HopperProblem window = of_tokens(8192, 128);
+  window.params.score.window_left = 4095;
+  CHECK(hopper_plan(window.params).tile.ahead);
+  HopperProblem contiguous(4096, 128, 128);
+  HopperProblem latent(4096, 192, 128);
+  HopperProblem full(4096, 128, 128);
+  full.params.score.window_right = -1;
+  for (HopperProblem* problem : {&contiguous, &latent, &full}) {
+    problem->params.num_heads = problem->params.num_kv_heads;
+    CHECK(hopper_plan(problem->params).tile.ahead);
+  }
 }
 
 TEST_CASE("long full attention has maxima by integers and a step for every stage") {
