@@ -164,7 +164,8 @@ struct Faulty {
   std::vector<char> early;  // the output as the thread computed it last
   std::atomic<bool> ends{false};
 
-  ~Faulty() {
+  /// The thread uses `naive`, and so ends before that does.
+  void end_thread() {
     ends = true;
     if (thread.joinable()) thread.join();
   }
@@ -512,6 +513,7 @@ const char* faulty_run(void* state, void* stream) {
 void faulty_destroy(void* state) {
   auto* faulty = static_cast<Faulty*>(state);
   const Kind kind = faulty->variant.kind;
+  faulty->end_thread();
   naive().destroy(faulty->naive);
   delete faulty;
   if (kind == Kind::kThrowsInDestroy) throw std::runtime_error("no end");
