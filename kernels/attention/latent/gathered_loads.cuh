@@ -322,8 +322,8 @@ __device__ __forceinline__ void gather_pair(CodesAhead (&ahead)[kHalvesAhead<Con
 /// The entry of this lane's key into the L2, a pair of tiles before it is loaded. Why: the last two
 /// halves of a pair become free at the same time, when those that multiply wait for them, and their
 /// codes come from the L2 then (264 us instead of 306 of "fp8_ds_mla", 1.51 ms instead of 1.91 of
-/// e4m3, 128 heads, one NVIDIA H200, 2026-11-29). Copies of 16 bits took 255 us with it instead of
-/// 176.
+/// e4m3, 128 heads, one NVIDIA H200, 2026-11-29). Copies of 16 bits take longer with it: 128 tokens
+/// of 128 heads 186 us instead of 160, of 64 heads 128 instead of 97 (2026-12-01).
 template <MlaEntry kFormat>
 __device__ __forceinline__ void fetch_entry(const Entries& entries, int place) {
   constexpr int kCodes = kLatentValues + kLatentRope;

@@ -94,10 +94,19 @@ MlaCapability flashinfer_mla_sparse() {
   return c;
 }
 
-/// Whether the plan of the decodes splits requests, and how many.
-std::string describe_decode_plan(const Problem& problem, const MlaPlan& plan) {
+/// Keys of what a plan deals out: those of the decodes, or their lists, which it takes as full.
+std::vector<std::int32_t> planned_lens(const Problem& problem, const MlaPlan& plan) {
+  if (problem.mla.sparse_topk) {
+    return std::vector<std::int32_t>(static_cast<std::size_t>(plan.sparse_batch.num_decodes),
+                                     *problem.mla.sparse_topk);
+  }
   std::vector<std::int32_t> lens = seq_lens_of(problem);
   lens.resize(static_cast<std::size_t>(plan.batch.num_decodes));
+  return lens;
+}
+
+/// Whether the plan of the decodes splits requests, and how many.
+std::string describe_decode_plan(std::vector<std::int32_t> lens, const MlaPlan& plan) {
   const DecodePlan decodes = plan_dense_decode(lens, plan.num_parts);
   int num_split = 0;
   for (std::size_t b = 0; b < lens.size(); ++b) {
@@ -186,9 +195,9 @@ class MlaBackend : public Backend {
     facts.emplace_back("decode form", capability_.sparse ? "latent, listed keys" : "latent");
     facts.emplace_back("decode parts", std::to_string(plan.num_parts));
     facts.emplace_back("decode query", plan.quantised_query ? "fp8_e4m3" : "as given");
-    const bool is_planned = capability_.split == MlaDecodeSplit::kPlan && !capability_.sparse;
+    const bool is_planned = capability_.split == MlaDecodeSplit::kPlan || capability_.sparse;
     if (is_planned && plan.num_parts > 1 && problem.dcp.world_size == 1) {
-      facts.emplace_back("decode plan", describe_decode_plan(problem, plan));
+      facts.emplace_back("decode plan", describe_decode_plan(planned_lens(problem, plan), plan));
     }
     if (plan.batch.num_prefills > 0) add_prefill_facts(problem, plan, facts);
     if (plan.chunks) {

@@ -339,6 +339,32 @@ TEST_CASE("an fp8_ds_mla cache is decoded by a plan and prefilled over an upconv
   CHECK(run.error() < kTolerance);
 }
 
+TEST_CASE(
+    "short queries over 16-bit entries have their lists dealt out where that fills a device") {
+  Problem problem = sparse_problem();
+  problem.mla.sparse_topk = 2048;
+  problem.batch = {{1, 300}, {1, 200}, {2, 90}};
+  const Run run(problem, "FLASHMLA_SPARSE");
+  CHECK(run.plan.sparse_batch.num_decodes == 3);
+  CHECK(run.plan.num_parts == 132 / 2);
+  CHECK(run.has_step("attend_sparse_decode"));
+  CHECK(run.has_step("combine_decode"));
+  CHECK(run.error() < kTolerance);
+  // As many requests as parts have a part each.
+  problem.mla.sparse_topk = 128;
+  problem.batch.assign(132, {1, 70});
+  problem.kv_cache.num_blocks = 300;
+  const Run whole(problem, "FLASHMLA_SPARSE");
+  CHECK(whole.plan.num_parts == 132);
+  CHECK(!whole.has_step("combine_decode"));
+  CHECK(whole.error() < kTolerance);
+  problem.batch = {{1, 300}, {9, 90}};
+  CHECK(!Run(problem, "FLASHMLA_SPARSE").has_step("attend_sparse_decode"));
+  problem.batch = {{1, 300}};
+  problem.attention.batch_invariant = true;
+  CHECK(!Run(problem, "FLASHMLA_SPARSE").has_step("attend_sparse_decode"));
+}
+
 TEST_CASE("a quantised output is what the 16-bit output gives, and no row more") {
   for (const OutputQuantType type :
        {OutputQuantType::kFp8Static, OutputQuantType::kFp8Group64, OutputQuantType::kNvfp4}) {

@@ -21,16 +21,39 @@ std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& p
                          plan.workspace_tokens, problem.kv_cache.block_size, DcpGroup::of(problem));
 }
 
-/// Parts of the plan of a sparse fp8 decode; the heads are padded to tiles of 64.
+/// The longest query of the first `count` requests; 1 of none.
+std::int64_t longest_query_of(const Problem& problem, int count) {
+  std::int64_t longest = 1;
+  for (int b = 0; b < count; ++b) {
+    longest = std::max(longest, problem.batch[static_cast<std::size_t>(b)].query_len);
+  }
+  return longest;
+}
+
+/// Requests of a sparse batch whose lists are dealt out by a plan. Of packed entries the decodes,
+/// as upstream splits the batch: the others go over a copy. Of 16-bit entries all or none, since
+/// all can be attended at once: where there are but short queries, 64 requests of 64 heads would
+/// leave half of an H200 idle otherwise. Lists that fill the device as they are stay whole
+/// (plan_dense_decode()), and so they do in batch-invariant mode.
+BatchSplit split_sparse_batch(const MlaCapability& capability, const Problem& problem) {
+  if (is_packed(mla_cache_dtype(capability, problem))) {
+    return split_batch(problem, MetadataBuilder::kFlashMlaSparseFp8);
+  }
+  constexpr std::int64_t kLongestPlanned = 8;
+  const int all = static_cast<int>(problem.num_requests());
+  if (problem.attention.batch_invariant || longest_query_of(problem, all) > kLongestPlanned) {
+    return {};
+  }
+  return {all, 0, static_cast<int>(problem.num_tokens()), 0};
+}
+
+/// Parts of the plan of a sparse decode; the heads are padded to tiles of 64.
 int sparse_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
                  int num_sms) {
-  std::int64_t max_query_len = 1;
-  for (int b = 0; b < plan.sparse_batch.num_decodes; ++b) {
-    max_query_len = std::max(max_query_len, problem.batch[static_cast<std::size_t>(b)].query_len);
-  }
-  if (problem.attention.batch_invariant) return 1;
+  if (problem.attention.batch_invariant || plan.sparse_batch.num_decodes == 0) return 1;
+  const std::int64_t query_len = longest_query_of(problem, plan.sparse_batch.num_decodes);
   const int heads = mla_padded_heads(capability, problem);
-  return sparse_decode_parts(num_sms, checked_int32(max_query_len, "query_len"),
+  return sparse_decode_parts(num_sms, checked_int32(query_len, "query_len"),
                              static_cast<int>(ceil_div(heads, 64)) * 64);
 }
 
@@ -39,16 +62,14 @@ int sparse_parts(const MlaCapability& capability, const Problem& problem, const 
 int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
                  int num_sms) {
   if (problem.attention.batch_invariant || plan.batch.num_decodes == 0) return 1;
-  std::int64_t max_query_len = 1;
+  if (capability.split == MlaDecodeSplit::kPlan) {
+    const std::int64_t query_len = longest_query_of(problem, plan.batch.num_decodes);
+    return dense_decode_parts(num_sms, checked_int32(query_len, "query_len"),
+                              problem.attention.num_heads, 1);
+  }
   std::int64_t max_seq_len = 0;
   for (int b = 0; b < plan.batch.num_decodes; ++b) {
-    const Request& request = problem.batch[static_cast<std::size_t>(b)];
-    max_query_len = std::max(max_query_len, request.query_len);
-    max_seq_len = std::max(max_seq_len, request.seq_len);
-  }
-  if (capability.split == MlaDecodeSplit::kPlan) {
-    return dense_decode_parts(num_sms, checked_int32(max_query_len, "query_len"),
-                              problem.attention.num_heads, 1);
+    max_seq_len = std::max(max_seq_len, problem.batch[static_cast<std::size_t>(b)].seq_len);
   }
   // A rank holds at most this many of the longest request's keys.
   const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, DcpGroup::of(problem));
@@ -131,8 +152,8 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int nu
   plan.chunks = plan_chunks(problem, plan);
   if (!capability.sparse) {
     plan.num_parts = decode_parts(capability, problem, plan, num_sms);
-  } else if (is_packed(mla_cache_dtype(capability, problem))) {
-    plan.sparse_batch = split_batch(problem, MetadataBuilder::kFlashMlaSparseFp8);
+  } else {
+    plan.sparse_batch = split_sparse_batch(capability, problem);
     plan.num_parts = sparse_parts(capability, problem, plan, num_sms);
   }
   return plan;

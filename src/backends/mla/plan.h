@@ -20,7 +20,8 @@ BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& probl
 /// What the pipeline of a problem does; bench judges by the same plan.
 struct MlaPlan {
   BatchSplit batch;  // sparse: every request is a decode
-  /// Sparse with an fp8_ds_mla cache: who reads the entries, and who an upconverted copy (§8.9).
+  /// Sparse: decodes are whose lists a plan deals out; with an fp8_ds_mla cache prefills read an
+  /// upconverted copy of the entries (§8.9), else they are in one step with nothing planned.
   BatchSplit sparse_batch;
   bool quantised_query = false;  // of the decodes
   bool pad_v = false;

@@ -1,9 +1,10 @@
 // Lists over a second cache are attended apart and merged, and so are sinks: merge() is exact about
 // parts without keys, and no kernel over lists has to know of either.
 //
-// With 16-bit entries one step attends for all rows. With packed entries the batch is cut in
-// two: short queries read the entries in place, long ones an upconverted copy in a workspace that
-// several groups of requests use in turn.
+// With 16-bit entries one step attends for all rows; short queries by a plan that deals out their
+// lists. With packed entries the batch is cut in two: short queries read the entries in place, by a
+// plan too, long ones an upconverted copy in a workspace that several groups of requests use in
+// turn.
 #include "backends/mla/sparse.h"
 
 #include <algorithm>
@@ -71,7 +72,7 @@ class MlaSparse {
     const std::vector<PrefillGroup> groups =
         is_fp8 ? group_prefills() : std::vector<PrefillGroup>{};
     const attn::SparseParams sparse = sparse_params();
-    if (is_fp8) {
+    if (is_fp8 || work_.plan.sparse_batch.num_decodes > 0) {
       add_decodes(attend, sparse);
       add_prefills(attend, sparse, groups);
     } else {
@@ -247,12 +248,13 @@ class MlaSparse {
     const auto decodes = static_cast<std::size_t>(attend.num_requests);
     const auto starts = std::span(work_.inputs.query_start_loc).first(decodes + 1);
     attend.max_query_len = longest_query(starts);
-    const DecodePlan plan = plan_decode(std::vector<std::int32_t>(decodes, sparse.topk),
-                                        work_.plan.num_parts, kDecodePlanDenseOverhead, true);
+    const DecodePlan plan =
+        plan_dense_decode(std::vector<std::int32_t>(decodes, sparse.topk), work_.plan.num_parts);
     const attn::PlanParams params = work_.plan_params(plan, starts, padded_heads_);
     work_.add_attend_step("attend_sparse_decode", [&ops = work_.ops, attend, sparse, params] {
       ops.attend_sparse_plan(attend, sparse, params);
     });
+    if (!plan.is_split()) return;
     work_.add_step(counted_step("combine_decode", [&ops = work_.ops, attend, params] {
       ops.combine_plan(attend, params);
     }));
