@@ -22,6 +22,7 @@ constexpr int kAheadTokens = 4096;
 /// 987 us, one of 16,384 1878 and 1897. Of 128 1464 and 1526, 2820 and 2978, of 256 2840 and 2949.
 constexpr int kAheadTokensOfFewColumns = 8192;
 constexpr int kFewColumns = 64;
+constexpr int kImageColumns = 80;  // of encoders, at most
 /// Where every query head has keys of its own, a row tile has as many tokens as rows, and so more
 /// tiles of keys that the mask cuts. Causal, over pages; one NVIDIA H200, 2026-11-30, 32 heads, us:
 /// of 64 columns two requests of 8,192 tokens 1048 ahead and 1011 otherwise, 8 of 2,048 352 ahead
@@ -150,6 +151,21 @@ bool transforms_scores(const HopperPlan& plan) {
   return plan.scales_first || plan.cap > 0 || plan.slopes > 0;
 }
 
+/// Every row sees all of contiguous keys: with maxima by integers, a step for every stage, and
+/// both, two requests of 8,192 tokens of 128 columns 2775, 2783 and 2768 us, 2825 without, of 64
+/// columns 1840, 1867 and 1839, 1865 without, in another call 1867 with steps and 1906 without (one
+/// NVIDIA H200, 2026-11-30); an image of 16,384 patches and 80 columns 2203, 2195 and 2164 us, 2230
+/// without (2026-12-01). Where a CTA stays, maxima by integers spill, and were not measured.
+bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) {
+  const auto is_measured = [](int columns) {
+    return columns == kFewColumns || columns == 72 || columns == 80 || columns == 128;
+  };
+  return !plan.stays() && plan.tile.consumers == 3 && !is_paged(params) && !is_causal(params) &&
+         !has_window(params) && params.score.mm_ranges == nullptr &&
+         params.score.soft_cap <= 0.0f && operand_bytes(params) == 2 && key_bytes(params) == 2 &&
+         is_measured(params.head_size) && params.v_head_size == params.head_size;
+}
+
 /// What of a tile depends on whether the plan that is asked for works ahead.
 void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
                  const HopperPlan& asked, HopperPlan& plan) {
@@ -159,6 +175,13 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
     if (asked.tile.ahead) plan.tile.tile_n = kAheadTileN;
     if (!is_causal_over_pages(params) || (asked.tile.ahead && !is_brief)) return;
     if (asked.tile.ahead) plan.tile.tile_n = kShortTileN;
+    plan.tile.stages = kStagesWithoutTurns;
+    plan.ping_pong = false;
+  }
+  // Long images: 8,112 patches of 80 columns 606 us in turns and 575 without, 16,384 of them 2164
+  // in turns, 2176 without and 2164 by three stages, 12,288 of 72 columns 1217, 1225 and 1221 (one
+  // NVIDIA H200, 2026-12-01). Without turns row tiles can be cut at the end.
+  if (choice.most_columns == kImageColumns && is_long_and_full(params, asked)) {
     plan.tile.stages = kStagesWithoutTurns;
     plan.ping_pong = false;
   }
@@ -191,18 +214,6 @@ bool keeps_columns(const attn::AttendParams& params) {
 bool is_prompt_of_level_2(const attn::AttendParams& params) {
   return has_int8_scores(params) && value_element(params) != attn::Element::kI8 &&
          max_packed_rows(params) > attn::kConsumerRows;
-}
-
-/// Every row sees all of contiguous keys: with maxima by integers, a step for every stage, and
-/// both, two requests of 8,192 tokens of 128 columns 2775, 2783 and 2768 us, 2825 without, of 64
-/// columns 1840, 1867 and 1839, 1865 without, in another call 1867 with steps and 1906 without (one
-/// NVIDIA H200, 2026-11-30). Where a CTA stays, maxima by integers spill, and were not measured.
-bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) {
-  const auto is_measured = [](int columns) { return columns == kFewColumns || columns == 128; };
-  return !plan.stays() && plan.tile.consumers == 3 && !is_paged(params) && !is_causal(params) &&
-         !has_window(params) && params.score.mm_ranges == nullptr &&
-         params.score.soft_cap <= 0.0f && operand_bytes(params) == 2 && key_bytes(params) == 2 &&
-         is_measured(params.head_size) && params.v_head_size == params.head_size;
 }
 
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
