@@ -26,18 +26,20 @@ struct HopperTile {
                         // 2; its products take 2. 0: other scores
   int beside = 0;       // of a list whose tiles of few rows are done by warps beside the consumers
                         // (beside.cuh): stages of each of these; 0: there are none
+  bool wide_values = false;  // of e4m3 scores: weights keep 16 bits, and so values become f16
 };
 
 ATTN_FN constexpr int value_operand_bytes(const HopperTile& tile) {
-  return tile.int8_values != 0 ? 2 : tile.operand_bytes;
+  return tile.int8_values != 0 || tile.wide_values ? 2 : tile.operand_bytes;
 }
 ATTN_FN constexpr int value_stored_bytes(const HopperTile& tile) {
   return tile.int8_values != 0 ? tile.int8_values : tile.stored_bytes;
 }
 
 /// Codes of one byte do not go into the products as they lie in memory: values of e4m3 products are
-/// transposed, and codes beside queries of 16 bits become numbers of 16 bits, as do int8 values,
-/// whose weights keep 16 bits (semantics §11.4).
+/// transposed, and codes beside queries of 16 bits become numbers of 16 bits, as do values whose
+/// weights keep 16 bits: those of int8 (semantics §11.4), and of e4m3 where P is not rounded
+/// (§10.5).
 ATTN_FN constexpr bool transposes_values(const HopperTile& tile) {
   return value_operand_bytes(tile) == 1;
 }

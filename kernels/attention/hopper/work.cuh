@@ -116,7 +116,8 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 }
 
 /// Config: kQuery (also of the products), kKeyValue (that, or e4m3), kOutput (Element) ·
-/// kInt8Value (where kQuery is int8: the values in memory, int8 or of 16 bits) · kHeadSize,
+/// kInt8Value (where kQuery is int8: the values in memory, int8 or of 16 bits) · kWideValues, where
+/// there is one (kQuery is e4m3, weights keep 16 bits) · kHeadSize,
 /// kVHeadSize · kOutputColumns (of them, multiples of 8) · kBlockSize (0 = ragged) ·
 /// kRoundDequantized (codes are scaled and rounded before the products, not scores and outputs
 /// after them) · kPromote (of e4m3 products: tiles whose sums may stay in the tensor cores, 0 =
@@ -137,15 +138,19 @@ struct HopperShape {
   /// Scores are products of int8 codes with scales of their own (semantics §11.4).
   static constexpr bool kInt8 = Config::kQuery == Element::kI8;
   static constexpr int kInt8Values = kInt8 ? size_of(Config::kInt8Value) : 0;
-  /// Of weights and values in their products.
+  /// Scores are products of e4m3 codes, but weights keep 16 bits (semantics §10.5).
+  static constexpr bool kWideValues = requires { Config::kWideValues; };
+  /// Of weights and values in their products. f16 holds every code of one byte.
   static constexpr Element kProbability =
-      !kInt8 ? Config::kQuery
-             : (Config::kInt8Value == Element::kI8 ? Element::kF16 : Config::kInt8Value);
+      kWideValues || (kInt8 && Config::kInt8Value == Element::kI8) ? Element::kF16
+      : kInt8                                                      ? Config::kInt8Value
+                                                                   : Config::kQuery;
   static constexpr int kValueStored = kInt8 ? kInt8Values : kStoredBytes;
   static constexpr HopperTile kTile{
       Config::kHeadSize,  Config::kVHeadSize, Config::kTileN, Config::kStages,
       Config::kConsumers, Config::kBlockSize, Config::kAhead, kBytes,
-      kStoredBytes,       Config::kLine,      kInt8Values,    beside_stages<Config>()};
+      kStoredBytes,       Config::kLine,      kInt8Values,    beside_stages<Config>(),
+      kWideValues};
   static constexpr bool kTransposes = transposes_values(kTile);
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
@@ -221,6 +226,7 @@ struct HopperShape {
   static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
   static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
   static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));
+  static_assert(!kWideValues || Config::kQuery == Element::kE4M3);
   static_assert(Config::kCap == 0 || (Config::kSoftCap && !Config::kScaleFirst && !kCodes));
   static_assert(Config::kSlopes == 0 || (!Config::kSoftCap && !Config::kScaleFirst && !kCodes));
   static_assert(!Config::kOneBase || Config::kCap > 0);

@@ -355,6 +355,70 @@ TEST_CASE("sums in the registers of scores give NaN of e4m3 to the rows that see
   check<Apart80To72>(hopper_codes("e4m3 d80/72 special values, apart", 80, 72), {}, true);
 }
 
+/// e4m3 scores, weights of 16 bits, values that become f16: what is chosen, over pages and ragged.
+struct Wide128 : Ragged128 {
+  static constexpr attn::Element kQuery = attn::Element::kE4M3;
+  static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
+  static constexpr int kBlockSize = 16;
+  static constexpr bool kLeft = false;
+  static constexpr bool kKeepColumns = true;
+  static constexpr bool kWideValues = true;
+};
+struct WideRagged128 : Wide128 {
+  static constexpr int kBlockSize = 0;
+  static constexpr bool kLeft = true;
+};
+struct Wide64 : Wide128 {
+  static constexpr int kBlockSize = 64;
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kTileN = 128;
+  static constexpr bool kPingPong = true;
+};
+struct Wide80To72 : WideRagged128 {
+  static constexpr int kHeadSize = 80;
+  static constexpr int kVHeadSize = 80;
+  static constexpr int kOutputColumns = 72;
+  static constexpr int kTileN = 96;
+  static constexpr bool kPingPong = true;
+};
+struct Wide256 : Wide128 {
+  static constexpr int kHeadSize = 256;
+  static constexpr int kVHeadSize = 256;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 64;
+};
+struct Wide192 : WideRagged128 {
+  static constexpr int kHeadSize = 192;
+};
+struct WideUnrolled : Wide128 {
+  static constexpr bool kUnrolled = true;
+  static constexpr bool kBounds = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads keeps 16 bits of weights beside e4m3 scores") {
+  AttendCase c = hopper_wide_codes("e4m3 scores, pages of 16", 128, 128, 16);
+  check<Wide128>(c);
+  check<WideUnrolled>(c, "unroll=1:bounds=1");
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Wide128>(c);
+  c = hopper_wide_codes("e4m3 scores, ragged");
+  check<WideRagged128>(c);
+  c.window_right = -1;
+  c.has_sinks = true;
+  check<WideRagged128>(c);
+  check<Wide64>(hopper_wide_codes("e4m3 scores, d64, pages of 64", 64, 64, 64));
+  check<Wide80To72>(hopper_wide_codes("e4m3 scores, d80/72", 80, 72));
+  check<Wide192>(hopper_wide_codes("e4m3 scores, d192/128", 192, 128));
+  check<Wide256>(hopper_wide_codes("e4m3 scores, d256", 256, 256, 16));
+}
+
+TEST_CASE("weights of 16 bits beside e4m3 scores give NaN of e4m3 to the rows that see them") {
+  check<Wide128>(hopper_wide_codes("e4m3 scores, special values", 128, 128, 16), {}, true);
+  check<WideRagged128>(hopper_wide_codes("e4m3 scores, special values, ragged"), {}, true);
+}
+
 struct Ordered128 : TwoSums128 {
   static constexpr bool kOrdered = true;
 };

@@ -104,6 +104,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   // Kernels with and without this constant are the same.
   if (Config::kAhead) constants.push_back(text(params.num_heads / params.num_kv_heads));
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kWideValues; }) constants.push_back(text(true));
   if constexpr (requires { Config::kTail; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));

@@ -35,6 +35,14 @@ inline AttendCase hopper_codes(std::string name, int head_size = 128, int v_head
   return c;
 }
 
+/// The same with probabilities of 16 bits.
+inline AttendCase hopper_wide_codes(std::string name, int head_size = 128, int v_head_size = 128,
+                                    int block_size = 0) {
+  AttendCase c = hopper_codes(std::move(name), head_size, v_head_size, block_size);
+  c.e4m3_probability = 0;
+  return c;
+}
+
 inline std::vector<HopperCase> hopper_code_cases() {
   const std::string plain = "hopper_prefill";
   std::vector<HopperCase> cases;
@@ -84,6 +92,25 @@ inline std::vector<HopperCase> hopper_code_cases() {
   c.query_lens = {700, 300};
   c.context_lens = {900, 0};
   c.group = 7;
+  add(c, plain);
+  for (const int size : {64, 96, 128, 256}) {
+    for (const int block : {0, 16}) {
+      c = hopper_wide_codes("hopper e4m3, P of 16 bits, d" + std::to_string(size), size, size,
+                            block);
+      c.name += block == 0 ? " ragged" : " pages of 16";
+      add(c, plain);
+      c.window_right = -1;
+      c.name += " full";
+      add(c, plain + ":unroll=1:bounds=1");
+    }
+  }
+  c = hopper_wide_codes("hopper e4m3, P of 16 bits, d80/72", 80, 72);
+  c.has_sinks = true;
+  c.window_right = -1;
+  add(c, plain);
+  add(hopper_wide_codes("hopper e4m3, P of 16 bits, d192/128", 192, 128), plain);
+  c = hopper_wide_codes("hopper e4m3, P of 16 bits, d128 soft cap", 128, 128, 64);
+  c.soft_cap = 3.0f;
   add(c, plain);
   for (const int size : {64, 128, 256}) {
     for (const int block : {0, 16}) {

@@ -204,7 +204,8 @@ bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
 /// Of level 1, whose values are converted. One NVIDIA H200, 2026-11-28, D128: two requests of 8,192
 /// tokens 2250 us without it and 1682 us with it, one of 16,384 4333 and 3178 us.
 bool keeps_columns(const attn::AttendParams& params) {
-  return has_int8_scores(params) && value_element(params) == attn::Element::kI8;
+  return has_wide_values(params) ||
+         (has_int8_scores(params) && value_element(params) == attn::Element::kI8);
 }
 
 /// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of
@@ -407,6 +408,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                key_bytes(params),
                choice.line,
                has_int8_scores(params) ? size_of_element(value_element(params)) : 0};
+  plan.tile.wide_values = has_wide_values(params);
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.sums = choice.sums;

@@ -52,10 +52,7 @@ std::string element_misfit(const attn::AttendParams& params) {
   if (kv.element == attn::Element::kE4M3 && kv.key_scales != nullptr) {
     return "scales of every token and head: it has those of tensors and heads";
   }
-  if (query == attn::Element::kE4M3 && kv.element == query && kv.round_dequantized == 0) {
-    if (params.e4m3_probability != 0) return "";
-    return "probabilities of 16 bits beside e4m3 values: products have one type";
-  }
+  if (query == attn::Element::kE4M3 && kv.element == query && kv.round_dequantized == 0) return "";
   if (!is_16_bit(query) || (kv.element != query && kv.element != attn::Element::kE4M3)) {
     return fmt::format(
         "{} queries over {} keys: it multiplies 16 bits of one type, or e4m3, or decodes e4m3",
@@ -322,6 +319,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
                                        std::to_string(params.num_heads / params.num_kv_heads));
   }
   if (plan.apart) kernel.spec.constants.emplace_back("bool kApart", spec_flag(true));
+  if (plan.tile.wide_values) {
+    kernel.spec.constants.emplace_back("bool kWideValues", spec_flag(true));
+  }
   if (plan.tail) kernel.spec.constants.emplace_back("bool kTail", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),

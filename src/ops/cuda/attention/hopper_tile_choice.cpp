@@ -116,6 +116,14 @@ constexpr std::array kInt8Tiles = {
     TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
 };
+/// Of e4m3 scores whose weights keep 16 bits. Not measured: registers are those of 16-bit products.
+constexpr std::array kWideTiles = {
+    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
+    TileChoice{80, 96, 3, 96, true, "the widest that three consumers hold"},
+    TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
+    TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
+    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
+};
 /// Of decodes: one consumer, two CTAs on a multiprocessor. Not measured. What bounds it is memory:
 /// of 64 keys of 128 columns 16 KB come, and 64 rows of them, few of which exist, take 384 clocks
 /// of the tensor cores.
@@ -178,7 +186,10 @@ int operand_bytes(const attn::AttendParams& params) {
   return size_of_element(params.query_element);
 }
 bool has_e4m3_products(const attn::AttendParams& params) {
-  return operand_bytes(params) == 1 && !has_int8_scores(params);
+  return operand_bytes(params) == 1 && !has_int8_scores(params) && params.e4m3_probability != 0;
+}
+bool has_wide_values(const attn::AttendParams& params) {
+  return operand_bytes(params) == 1 && !has_int8_scores(params) && params.e4m3_probability == 0;
 }
 
 bool divides_columns(const attn::AttendParams& params, int columns) {
@@ -200,6 +211,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
     return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
                                      : first_tile(kCodeTiles, params, scales_first, forms.apart);
   }
+  if (has_wide_values(params)) return first_tile(kWideTiles, params, scales_first);
   if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
   if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;

@@ -38,7 +38,10 @@ std::int64_t keys_of_request(const attn::AttendParams& params);
 /// And that a row sees.
 std::int64_t keys_of_row(const attn::AttendParams& params);
 int operand_bytes(const attn::AttendParams& params);
+/// Of scores and of weights and values.
 bool has_e4m3_products(const attn::AttendParams& params);
+/// Of scores alone: weights keep 16 bits (semantics §10.5).
+bool has_wide_values(const attn::AttendParams& params);
 /// Whether values of e4m3 products are several pieces of so many columns.
 bool divides_columns(const attn::AttendParams& params, int columns);
 /// Whether what transforms scores takes registers that a wide tile needs.
