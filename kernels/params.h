@@ -202,6 +202,7 @@ struct AttendParams {
   /// No request of this call has more keys, as far as the caller knows when it launches; 0 where it
   /// does not. Only the time depends on it.
   int max_seq_len;
+  i64 num_query_tokens;  // T, likewise
 };
 
 /// Keys of a request are dealt to splits in whole tiles of this many, so that the splits of all

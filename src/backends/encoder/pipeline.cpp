@@ -68,6 +68,7 @@ void MmPipeline::set_sequences() {
   params.seq_lens = memory().upload(sequences.seq_lens, "seq_lens");
   params.num_requests = static_cast<int>(sequences.seq_lens.size());
   params.max_query_len = params.max_seq_len = 0;
+  params.num_query_tokens = sequences.query_start_loc.back();
   for (std::size_t b = 0; b < sequences.seq_lens.size(); ++b) {
     params.max_query_len = std::max(
         params.max_query_len, sequences.query_start_loc[b + 1] - sequences.query_start_loc[b]);

@@ -160,10 +160,11 @@ bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) 
   const auto is_measured = [](int columns) {
     return columns == kFewColumns || columns == 72 || columns == 80 || columns == 128;
   };
-  return !plan.stays() && plan.tile.consumers == 3 && !is_paged(params) && !is_causal(params) &&
-         !has_window(params) && params.score.mm_ranges == nullptr &&
-         params.score.soft_cap <= 0.0f && operand_bytes(params) == 2 && key_bytes(params) == 2 &&
-         is_measured(params.head_size) && params.v_head_size == params.head_size;
+  return !plan.stays() && keys_of_row(params) > kAheadTokens && plan.tile.consumers == 3 &&
+         !is_paged(params) && !is_causal(params) && !has_window(params) &&
+         params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f &&
+         operand_bytes(params) == 2 && key_bytes(params) == 2 && is_measured(params.head_size) &&
+         params.v_head_size == params.head_size;
 }
 
 /// What of a tile depends on whether the plan that is asked for works ahead.

@@ -56,11 +56,33 @@ constexpr std::array kShortTiles = {
 /// CTAs of one consumer share a multiprocessor, and each brings the keys of its next window while
 /// it computes this one. Why: a window of 64 tokens is two products and 40 KB, and its time is that
 /// of waiting for memory. Small images are the same as long as there are few of them: the more rows
-/// of one image a CTA has, the fewer multiprocessors have work. Not measured.
+/// of one image a CTA has, the fewer multiprocessors have work. Images of 65 to 80 columns only
+/// while all fit at once, and where the next queries can be loaded ahead, which 72 columns do
+/// not allow: four of 1,024 patches and 80 columns 75 us, 59 by ImageTile; one of 784 and one of
+/// 308 and 72 columns 33 and 22, four of 784 90 and 52 (one NVIDIA H200, 2026-12-01).
 constexpr std::int64_t kWindowRows = 256;
 constexpr std::int64_t kFewTiles = 1024;  // of 64 rows
+constexpr std::int64_t kFewImageTiles = 400;
 constexpr TileChoice kWindowTile{
     96, 96, 1, 64, false, "of few rows with keys of their own, several at a time", 2, 64, true};
+
+/// Images of 65 to 80 columns that are not that small, up to so many patches: what takes less time
+/// by rounds of the multiprocessors of an H200 and steps of a row tile over its keys. 16 heads, one
+/// NVIDIA H200, 2026-12-01, by 128 and 192 rows: 80 columns, one of 1,600 47 and 57 us, four of
+/// 1,024 59 and 66, one of 2,116 80 and 70, one of 3,136 143 and 133; 72 columns, one of 784 and
+/// one of 308 30 and 22, two of 1,024 40 and 47, one of 1,296 43 and 31, two of 1,600 92 and 78.
+constexpr std::int64_t kMostImageRows = 4096;
+constexpr std::int64_t kImageMultiprocessors = 132;
+struct ImageTile {
+  TileChoice tile;
+  double start;  // us of a launch
+  double step;   // us of a row tile over tile_n keys, all multiprocessors at work
+};
+constexpr std::array kImageTiles = {
+    ImageTile{{80, 80, 3, 112, true, "the widest that three consumers hold", 2, 128}, 14.7, 1.41},
+    ImageTile{
+        {80, 80, 2, 128, true, "fewer rows are left over by tiles of 128", 2, 128}, 13.4, 1.3},
+};
 
 /// Of e4m3 products, where P takes tile_n / 8 registers. Sums of the values' products lie beside
 /// the output, as many columns as HopperPlan::sums says, or tile_n / 2 up to 64 without it; with
@@ -129,12 +151,45 @@ constexpr std::array kWideTiles = {
 /// of the tensor cores.
 constexpr TileChoice kInt8DecodeTile{256, 256, 1, 64, false, "of no more than 64 rows", 2};
 
+/// Columns that encoders have and that fill no line.
+bool has_image_columns(const attn::AttendParams& params) {
+  constexpr int kMost = 80;
+  return params.head_size > 64 && params.head_size <= kMost && params.v_head_size <= kMost;
+}
+/// Row tiles that have rows: a launch has as many for every request as the longest one needs.
+std::int64_t num_tiles_with_rows(const attn::AttendParams& params, int rows) {
+  const std::int64_t most = num_row_tiles(params, rows, 1);
+  if (params.num_query_tokens == 0) return most;
+  const int group = params.num_heads / params.num_kv_heads;
+  const std::int64_t packed = ceil_quotient(params.num_query_tokens * group, rows);
+  return std::min(most, packed * params.num_kv_heads);
+}
 /// As few rows as kWindowTile is for.
 bool has_short_sequences(const attn::AttendParams& params) {
   if (params.batch_invariant != 0 || is_paged(params) || is_causal(params)) return false;
   const std::int64_t rows = max_packed_rows(params);
-  return rows <= kWindowRows ||
-         (rows <= kShortRows && num_row_tiles(params, attn::kConsumerRows, 1) <= kFewTiles);
+  if (rows <= kWindowRows) return true;
+  const bool is_image = has_image_columns(params);
+  if (is_image && !hopper_ahead_misfit(params).empty()) return false;
+  return rows <= kShortRows && num_tiles_with_rows(params, attn::kConsumerRows) <=
+                                   (is_image ? kFewImageTiles : kFewTiles);
+}
+/// Whether kImageTiles has been measured for it.
+bool is_image(const attn::AttendParams& params) {
+  return params.batch_invariant == 0 && !is_paged(params) && !is_causal(params) &&
+         !has_window(params) && has_image_columns(params) &&
+         params.num_heads == params.num_kv_heads && max_packed_rows(params) <= kMostImageRows;
+}
+const TileChoice& image_tile(const attn::AttendParams& params) {
+  const auto time_of = [&](const ImageTile& image) {
+    const std::int64_t tiles =
+        num_tiles_with_rows(params, image.tile.consumers * attn::kConsumerRows);
+    const std::int64_t steps = ceil_quotient(keys_of_request(params), image.tile.tile_n);
+    return image.start +
+           image.step * static_cast<double>(ceil_quotient(tiles, kImageMultiprocessors) * steps);
+  };
+  return time_of(kImageTiles[1]) < time_of(kImageTiles[0]) ? kImageTiles[1].tile
+                                                           : kImageTiles[0].tile;
 }
 bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
   return params.head_size <= tile.most_columns && params.v_head_size <= tile.most_v_columns;
@@ -215,6 +270,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
   if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
   if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
+  if (is_image(params) && !scales_first && forms.slopes == 0) return image_tile(params);
   // Why not where bytes may not depend on the batch: the longest request would decide.
   const std::int64_t rows = max_packed_rows(params);
   const auto* const brief = std::find_if(

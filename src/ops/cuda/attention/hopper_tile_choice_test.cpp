@@ -91,11 +91,46 @@ TEST_CASE("long full attention has maxima by integers and a step for every stage
     return plan.bounds;
   };
   CHECK(of_columns(64, 0));
+  CHECK(of_columns(72, 0));
+  CHECK(of_columns(80, 0));
   CHECK(of_columns(128, 0));
   CHECK_FALSE(of_columns(64, 16));
   CHECK_FALSE(of_columns(96, 0));
   CHECK_FALSE(of_columns(256, 0));
   for (const int tokens : {64, 256, 4096}) CHECK_FALSE(of_columns(64, 0, tokens));
+}
+
+TEST_CASE("images have tiles by how many rounds of the multiprocessors they take") {
+  const auto of_images = [](int columns, int patches, int images) {
+    HopperProblem problem(patches, columns, columns);
+    problem.params.num_requests = images;
+    problem.params.num_heads = problem.params.num_kv_heads = 16;
+    problem.params.score.window_right = -1;
+    return tile_of(problem);
+  };
+  CHECK(of_images(80, 1024, 1) == "64x64, 2 stages, ahead");
+  CHECK(of_images(80, 1024, 4) == "128x128, 2 stages, in turns, ahead");
+  CHECK(of_images(80, 1600, 1) == "128x128, 2 stages, in turns, ahead");
+  CHECK(of_images(80, 2116, 1) == "192x112, 2 stages, in turns, ahead");
+  CHECK(of_images(80, 3136, 1) == "192x112, 2 stages, in turns, ahead");
+  // Without room for the next queries only windows have tiles of one consumer.
+  CHECK(of_images(72, 64, 20) == "64x64, 2 stages");
+  CHECK(of_images(72, 784, 1) == "128x128, 2 stages, in turns");
+  CHECK(of_images(72, 784, 4) == "192x112, 2 stages, in turns");
+  CHECK(of_images(72, 1024, 2) == "128x128, 2 stages, in turns");
+  CHECK(of_images(72, 1296, 1) == "192x112, 2 stages, in turns");
+  HopperProblem pair(1024, 80, 80);
+  pair.params.num_requests = 8;  // two, and places of more
+  pair.params.num_heads = pair.params.num_kv_heads = 16;
+  pair.params.score.window_right = -1;
+  CHECK(tile_of(pair) == "128x128, 2 stages, in turns, ahead");
+  pair.params.num_query_tokens = 1024 + 384;
+  CHECK(tile_of(pair) == "64x64, 2 stages, ahead");
+  // Long ones can be cut.
+  CHECK(of_images(80, 8112, 1) == "192x112, 3 stages");
+  CHECK(of_images(72, 12288, 1) == "192x112, 3 stages");
+  // Not measured: 96 columns.
+  CHECK(of_images(96, 1024, 4) == "64x64, 2 stages, ahead");
 }
 
 TEST_CASE("short requests of 192 and 128 columns store late, from a second place of queries") {
