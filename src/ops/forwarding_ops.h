@@ -52,6 +52,9 @@ class ForwardingOps : public Ops {
   void* stream_for(const std::string& name) override { return inner_.stream_for(name); }
   std::vector<KernelInfo> take_kernels() override { return inner_.take_kernels(); }
   void prepare_matmul(const attn::MatmulParams& params) override { inner_.prepare_matmul(params); }
+  bool takes_rope_apart(const attn::AttendParams& params) const override {
+    return inner_.takes_rope_apart(params);
+  }
   bool fuses(const attn::LatentQueryParams& params) const override { return inner_.fuses(params); }
   bool fuses(const attn::ValueOutputParams& params) const override { return inner_.fuses(params); }
 

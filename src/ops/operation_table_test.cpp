@@ -86,6 +86,10 @@ class NotingOps final : public Ops {
   void prepare_matmul(const attn::MatmulParams& params) override {
     note_operation("prepare_matmul", params);
   }
+  bool takes_rope_apart(const attn::AttendParams&) const override {
+    note("takes a rope apart");
+    return true;
+  }
   bool fuses(const attn::LatentQueryParams&) const override {
     note("fuses a query");
     return true;
@@ -187,6 +191,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.stream_for("run() of MINE") == &inner);
   CHECK(outer.take_kernels().size() == 3);
   const std::string prepared = call(outer, "prepare_matmul", &Ops::prepare_matmul);
+  CHECK(outer.takes_rope_apart({}));
   CHECK(outer.fuses(attn::LatentQueryParams{}));
   CHECK(outer.fuses(attn::ValueOutputParams{}));
 
@@ -196,7 +201,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
            << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
-           << prepared << "\nfuses a query\nfuses an output\n";
+           << prepared << "\ntakes a rope apart\nfuses a query\nfuses an output\n";
   CHECK(lines(inner.calls) == expected.str());
 }
 

@@ -88,7 +88,8 @@ template <class Config>
 __device__ __forceinline__ void run_hopper(const AttendParams& params, const TensorMap& keys,
                                            const TensorMap& values, const TensorMap& queries,
                                            const TensorMap& outputs, const HopperGrid& grid,
-                                           const Int8CacheWriteParams* save) {
+                                           const Int8CacheWriteParams* save,
+                                           const TensorMap* ropes = nullptr) {
   extern __shared__ HopperMemory hopper_memory[];
   auto* const memory = reinterpret_cast<unsigned char*>(hopper_memory);
   const u32 start = shared_address(memory);
@@ -98,12 +99,13 @@ __device__ __forceinline__ void run_hopper(const AttendParams& params, const Ten
     base = kFirstSharedAddress;
   }
   const HopperShape<Config> shape{params,  grid,    memory + (base - start), base, save,
-                                  nullptr, &outputs};
+                                  nullptr, &outputs, ropes};
   if (threadIdx.x == 0) {
     prefetch_map(keys);
     prefetch_map(values);
     if constexpr (Config::kAhead) prefetch_map(queries);
     if constexpr (HopperShape<Config>::kStoresBoxes) prefetch_map(outputs);
+    if constexpr (rope_columns<Config>() > 0) prefetch_map(*ropes);
     shape.init_barriers();
   }
   __syncthreads();
@@ -138,6 +140,21 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Con
                           const __grid_constant__ HopperGrid grid,
                           const __grid_constant__ Int8CacheWriteParams save) {
   run_hopper<Config>(params, keys, values, queries, outputs, grid, &save);
+}
+
+/// The same of contiguous keys whose last columns lie in a place of their own (rope_columns()):
+/// `keys` describes those before them, `ropes` these, with the dimensions of keys of one head.
+template <class Config>
+__global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Config>::kCtas)
+    hopper_prefill_rope(const __grid_constant__ AttendParams params,
+                        const __grid_constant__ TensorMap keys,
+                        const __grid_constant__ TensorMap values,
+                        const __grid_constant__ TensorMap queries,
+                        const __grid_constant__ TensorMap outputs,
+                        const __grid_constant__ TensorMap ropes,
+                        const __grid_constant__ HopperGrid grid) {
+  static_assert(rope_columns<Config>() > 0);
+  run_hopper<Config>(params, keys, values, queries, outputs, grid, nullptr, &ropes);
 }
 
 }  // namespace attn

@@ -33,6 +33,10 @@ struct HopperProducer {
   static constexpr int kElements =
       side_span(Shape::kTile, kHeadSize, kElementBytes) / kElementBytes;  // of a line
   static constexpr int kBoxes = Shape::kPaged ? Shape::kBoxes : (kWhole ? 1 : kColumns / kElements);
+  /// Columns of the stage that a second box brings, from where they lie for all heads.
+  static constexpr int kRope = kIsKey ? rope_columns<Config>() : 0;
+  static_assert(kRope == 0 || (!Shape::kPaged && kWhole && kElementBytes == 2));
+  static_assert(kRope % kElements == 0 && kRope < kHeadSize);
 
   const Shape& shape;
   const TensorMap& map;
@@ -164,10 +168,15 @@ struct HopperProducer {
     for (int n = item.keys.end - 1; n >= item.keys.first; --n) {
       const u32 to = open_stage();
       const int first = row + n * Config::kTileN;
+      constexpr OperandLayout kLayout = side_layout(Shape::kTile, kHeadSize, kElementBytes);
       if constexpr (kWhole) {
         load_box<4>(to, map, {{0, first, 0, item.tile.kv_head}}, full(), kEvictLast);
+        if constexpr (kRope > 0) {
+          constexpr int kChunk = (kHeadSize - kRope) / kElements;
+          load_box<4>(to + kChunk * kLayout.chunk_stride, *shape.ropes, {{0, first, 0, 0}}, full(),
+                      kEvictLast);
+        }
       } else {
-        constexpr OperandLayout kLayout = side_layout(Shape::kTile, kHeadSize, kElementBytes);
         load_box<3>(to + lane * kLayout.chunk_stride, map,
                     {{lane * kElements, first, item.tile.kv_head}}, full(), kEvictLast);
       }

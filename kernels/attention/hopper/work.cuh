@@ -76,6 +76,17 @@ ATTN_FN constexpr int beside_stages() {
   }
 }
 
+/// Columns of keys that all heads share and that lie in a place of their own (KvParams::rope), behind
+/// those of each head in a stage; 0 where keys are whole.
+template <class Config>
+ATTN_FN constexpr int rope_columns() {
+  if constexpr (requires { Config::kRopeColumns; }) {
+    return Config::kRopeColumns;
+  } else {
+    return 0;
+  }
+}
+
 /// Query heads of a KV head, where the Config has them as a constant (kGroup): divisions by it are
 /// shifts then, or products. Short prompts have a row tile every few microseconds, and every warp
 /// divides.
@@ -129,7 +140,8 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
 /// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
 /// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds, kOrdered, kSums
-/// (HopperPlan::fits_tiles, bounds, ordered, sums) · kGroup, where there is one: group_of()
+/// (HopperPlan::fits_tiles, bounds, ordered, sums) · kGroup, where there is one: group_of() ·
+/// kRopeColumns, where there is one: rope_columns(), of contiguous keys of 16 bits
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -241,6 +253,7 @@ struct HopperShape {
   const Int8CacheWriteParams* save = nullptr;
   const TileListParams* list = nullptr;  // with has_tile_list()
   const TensorMap* outputs = nullptr;    // with kStoresBoxes; where parameters lie
+  const TensorMap* ropes = nullptr;      // with rope_columns(); likewise
 
   __device__ __forceinline__ static u32 query_offset(int consumer, int stage) {
     return kLayout.query + (stage * Config::kConsumers + consumer) * kLayout.query_bytes;

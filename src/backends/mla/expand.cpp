@@ -1,6 +1,7 @@
-// A product with kv_b_proj makes [k_nope | v] of every head; k_pe, which all heads share, is copied
-// behind each k_nope. The functions give back closures, so that prefill can put those of all ranks
-// into one step.
+// A product with kv_b_proj makes [k_nope | v] of every head. Attention reads k_nope there, and k_pe,
+// which all heads share, from the latents; where its kernel cannot, both are copied to whole keys.
+// Why not always: with 128 heads that copy is 6 % of a chunk's time. The functions give back
+// closures, so that prefill can put those of all ranks into one step.
 #include "backends/mla/expand.h"
 
 #include <utility>
@@ -69,15 +70,26 @@ const void* MlaExpand::add_new_rope(const void* k_pe) {
   return codes;
 }
 
-Expanded MlaExpand::make_expanded(const MlaRank& rank, i64 rows, const std::string& name) {
-  const i64 heads = rows * rank.heads;
+Expanded MlaExpand::make_expanded(const MlaRank& rank, const Latents& latents,
+                                  const std::string& name) {
+  const i64 heads = latents.rows * rank.heads;
   Expanded e;
   e.projected = e.kv = work_.workspace(heads * work_.sizes.kv(), work_.element, name + " kv");
   if (is_fp8()) e.kv = work_.workspace(heads * work_.sizes.kv(), element_, name + " e4m3 kv");
-  e.key = work_.workspace(heads * work_.sizes.qk(), element_, name + " key");
   e.value = work_.plan.pad_v ? work_.workspace(heads * work_.sizes.qk(), element_, name + " value")
                              : MlaWork::at(e.kv, work_.sizes.nope, element_);
+  e.k_pe = latents.k_pe;
+  e.k_pe_stride = latents.k_pe_stride;
+  if (!reads_key_apart(rank, e)) {
+    e.key = work_.workspace(heads * work_.sizes.qk(), element_, name + " key");
+  }
   return e;
+}
+
+bool MlaExpand::reads_key_apart(const MlaRank& rank, const Expanded& kv) const {
+  // Users' kernels take whole keys, and kernels that want V padded have one head size.
+  if (!work_.problem.mla.fused_steps || work_.plan.pad_v || work_.users_prefill) return false;
+  return work_.ops.takes_rope_apart(attend_operands(rank, kv));
 }
 
 std::function<void()> MlaExpand::expansion(const MlaRank& rank, const Latents& latents,
@@ -104,8 +116,8 @@ std::function<void()> MlaExpand::expansion(const MlaRank& rank, const Latents& l
   key.first = to.kv;
   key.first_token_stride = rank.heads * n.kv();
   key.first_head_stride = n.kv();
-  key.second = latents.k_pe;
-  key.second_token_stride = latents.k_pe_stride;
+  key.second = to.k_pe;
+  key.second_token_stride = to.k_pe_stride;
   key.second_head_stride = 0;
   key.output = to.key;
   key.output_token_stride = rank.heads * n.qk();
@@ -127,14 +139,12 @@ std::function<void()> MlaExpand::expansion(const MlaRank& rank, const Latents& l
   return [&ops = work_.ops, fp8 = is_fp8(), pad = work_.plan.pad_v, product, to_e4m3, key, value] {
     ops.matmul(product);
     if (fp8) ops.quantise_fp8(to_e4m3);
-    ops.concat(key);
+    if (key.output != nullptr) ops.concat(key);
     if (pad) ops.concat(value);
   };
 }
 
-attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded& kv,
-                                            const std::vector<std::int32_t>& key_lens,
-                                            bool causal) {
+attn::AttendParams MlaExpand::attend_operands(const MlaRank& rank, const Expanded& kv) const {
   const MlaSizes& n = work_.sizes;
   attn::AttendParams p{};
   p.query_element = element_;
@@ -142,23 +152,37 @@ attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded&
   p.query_token_stride = n.heads * n.qk();
   p.query_head_stride = n.qk();
   p.query_start_loc = query_start_loc_;
-  p.seq_lens = work_.memory.upload(key_lens, "key lengths");
-  p.num_requests = static_cast<int>(key_lens.size());
   p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
-  if (!key_lens.empty()) p.max_seq_len = *std::ranges::max_element(key_lens);
   p.num_heads = p.num_kv_heads = static_cast<int>(rank.heads);
   p.head_size = static_cast<int>(n.qk());
   p.v_head_size = static_cast<int>(work_.plan.pad_v ? n.qk() : n.value);
   p.score.softmax_scale = static_cast<float>(work_.problem.attention.scale);
-  p.score.window_left = -1;
-  p.score.window_right = causal ? 0 : -1;
+  p.score.window_left = p.score.window_right = -1;
   p.kv.element = element_;
   p.kv.key = kv.key;
-  p.kv.token_stride_key = rank.heads * n.qk();
   p.kv.head_stride_key = n.qk();
+  if (kv.key == nullptr) {
+    p.kv.key = kv.kv;
+    p.kv.head_stride_key = n.kv();
+    p.kv.rope = kv.k_pe;
+    p.kv.rope_token_stride = kv.k_pe_stride;
+    p.kv.rope_size = static_cast<int>(n.rope);
+  }
+  p.kv.token_stride_key = rank.heads * p.kv.head_stride_key;
   p.kv.value = kv.value;
   p.kv.head_stride_value = work_.plan.pad_v ? n.qk() : n.kv();
   p.kv.token_stride_value = rank.heads * p.kv.head_stride_value;
+  return p;
+}
+
+attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded& kv,
+                                            const std::vector<std::int32_t>& key_lens,
+                                            bool causal) {
+  attn::AttendParams p = attend_operands(rank, kv);
+  p.seq_lens = work_.memory.upload(key_lens, "key lengths");
+  p.num_requests = static_cast<int>(key_lens.size());
+  if (!key_lens.empty()) p.max_seq_len = *std::ranges::max_element(key_lens);
+  if (causal) p.score.window_right = 0;
   std::vector<i64> starts{0};
   for (const std::int32_t len : key_lens) starts.push_back(starts.back() + len);
   p.kv.kv_start_loc = work_.memory.upload(starts, "key starts");

@@ -13,9 +13,12 @@ namespace attnbench {
 /// Keys and values of rows of latents for the h heads of a rank, in MlaExpand::element().
 struct Expanded {
   void* kv = nullptr;         // [rows, h, P + V]
-  void* key = nullptr;        // [rows, h, P + R]
+  void* key = nullptr;        // [rows, h, P + R]; null where attention reads it in its two places,
+                              // k_nope inside kv and the latents' k_pe
   void* value = nullptr;      // [rows, h, P + R] with padding of V, else inside kv
   void* projected = nullptr;  // kv before it is cast to e4m3, else kv
+  const void* k_pe = nullptr;
+  attn::i64 k_pe_stride = 0;
 };
 
 /// Rows to expand.
@@ -45,8 +48,10 @@ class MlaExpand {
 
   /// k_pe of the new tokens [T_prefill, R] as element(), cast where that is e4m3.
   const void* add_new_rope(const void* k_pe);
-  Expanded make_expanded(const MlaRank& rank, attn::i64 rows, const std::string& name);
-  /// [k_nope | v] = kv_c @ kv_b_proj, k = [k_nope | k_pe], and V padded to the width of K.
+  /// Room for what becomes of so many latents, of the longest chunk where one set serves several.
+  Expanded make_expanded(const MlaRank& rank, const Latents& latents, const std::string& name);
+  /// [k_nope | v] = kv_c @ kv_b_proj, k = [k_nope | k_pe] where there is a key, and V padded to the
+  /// width of K.
   std::function<void()> expansion(const MlaRank& rank, const Latents& latents,
                                   const Expanded& to) const;
 
@@ -69,6 +74,10 @@ class MlaExpand {
  private:
   attn::i64 tokens() const { return work_.plan.batch.num_prefill_tokens; }
   attn::i64 first_token() const { return work_.plan.batch.num_decode_tokens; }
+  /// attend_params() but for lengths and masks.
+  attn::AttendParams attend_operands(const MlaRank& rank, const Expanded& kv) const;
+  /// Whether attention finds k_nope and k_pe where they lie, so that nobody copies them together.
+  bool reads_key_apart(const MlaRank& rank, const Expanded& kv) const;
   attn::StaticQuantiseParams cast(const void* source, attn::i64 rows, attn::i64 columns,
                                   unsigned char* codes) const;
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backends/mla/pipeline.h"
+#include "backends/mla/prefill.h"
 #include "backends/mla/reference_pipeline.h"
 #include "backends/output_quant.h"
 #include "inputs/cache/mla_cache.h"
@@ -31,14 +32,26 @@ Problem small_problem() {
   return problem;
 }
 
-/// The CPU, which notes how many tokens of a request decodes were made for and whether readers of a
-/// query wait for it, and may say of itself that it makes queries, and outputs with their codes, in
-/// one go.
+/// The CPU, which notes how many tokens of a request decodes were made for, whether readers of a
+/// query wait for it, and where keys of prompts lie, and may say of itself that it makes queries,
+/// and outputs with their codes, in one go, and takes keys whose rope part lies apart.
 class WatchedOps final : public ForwardingOps {
  public:
-  WatchedOps(Ops& cpu, bool makes_queries) : ForwardingOps(cpu), makes_queries_(makes_queries) {}
-  bool fuses(const attn::LatentQueryParams&) const override { return makes_queries_; }
-  bool fuses(const attn::ValueOutputParams&) const override { return makes_queries_; }
+  WatchedOps(Ops& cpu, bool fuses) : ForwardingOps(cpu), fuses_(fuses) {}
+  bool fuses(const attn::LatentQueryParams&) const override { return fuses_; }
+  bool fuses(const attn::ValueOutputParams&) const override { return fuses_; }
+  bool takes_rope_apart(const attn::AttendParams& params) const override {
+    CHECK(params.kv.rope != nullptr);
+    return fuses_;
+  }
+  void attend(const attn::AttendParams& params) override {
+    ++(params.kv.rope == nullptr ? whole_calls : apart_calls);
+    inner().attend(params);
+  }
+  void concat(const attn::ConcatParams& params) override {
+    if (params.second != nullptr && params.second_head_stride == 0) ++key_copies;
+    inner().concat(params);
+  }
   void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
     decode_tokens = params.max_query_len;
     inner().attend_plan(params, plan);
@@ -58,16 +71,19 @@ class WatchedOps final : public ForwardingOps {
   }
   int decode_tokens = -1;
   int reader_waits = -1;
+  int whole_calls = 0;
+  int apart_calls = 0;
+  int key_copies = 0;
 
  private:
-  bool makes_queries_;
+  bool fuses_;
 };
 
 /// A case run by one backend on the CPU, and what the reference says about it.
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
                const std::function<void(MlaInputs&)>& change = {}, int sm = 90,
-               bool makes_queries = false)
+               bool fuses = false)
       : problem(of),
         capability(*find_backend(name)->mla_capability(of)),
         inputs(make_mla_inputs(problem)) {
@@ -77,7 +93,7 @@ struct Run {
                              static_cast<float>(problem.kv_cache.k_scale.at(0)));
     cache = make_mla_cache(problem, inputs, stored.codes);
     ops = make_cpu_ops(1, 132, sm);
-    watched = std::make_unique<WatchedOps>(*ops, makes_queries);
+    watched = std::make_unique<WatchedOps>(*ops, fuses);
     BackendInputs given;
     given.mla = &inputs;
     given.mla_cache = &cache;
@@ -258,6 +274,68 @@ TEST_CASE("padding columns of V never reach the output") {
   const Run padded(problem);
   CHECK(padded.output.output.shape() == plain.output.output.shape());
   CHECK(difference(padded.output.output, plain.output.output) == 0);
+}
+
+TEST_CASE("keys of prompts are copied together only where attention cannot read them apart") {
+  const auto run = [](const Problem& problem, bool fuses) {
+    return Run(problem, "MLA", {}, 90, fuses);
+  };
+  const Problem problem = small_problem();
+  const Run copied = run(problem, false);
+  const int calls = static_cast<int>(copied.plan.chunks->chunks.size()) + 1;
+  CHECK(copied.watched->key_copies == calls);
+  CHECK(copied.watched->apart_calls == 0);
+  const Run apart = run(problem, true);
+  CHECK(apart.watched->key_copies == 0);
+  CHECK(apart.watched->apart_calls == calls);
+  CHECK(apart.watched->whole_calls == copied.watched->whole_calls - calls);
+  CHECK(difference(apart.output.output, copied.output.output) == 0);
+  CHECK(difference(*apart.output.lse, *copied.output.lse) == 0);
+  Problem off = problem;
+  off.mla.fused_steps = false;
+  Problem padded = problem;
+  padded.mla.v_pad = Switch::kOn;
+  for (const Problem& whole : {off, padded}) {
+    CHECK(run(whole, true).watched->key_copies == calls);
+    CHECK(run(whole, true).watched->apart_calls == 0);
+  }
+  Problem ranks = problem;
+  ranks.dcp.world_size = 2;
+  ranks.mla.workspace_tokens = 192;
+  const Run of_ranks = run(ranks, true);
+  CHECK(of_ranks.watched->key_copies == 0);
+  CHECK(of_ranks.watched->apart_calls > 0);
+  CHECK(difference(of_ranks.output.output, run(ranks, false).output.output) == 0);
+}
+
+namespace {
+
+/// Prompts by a user's kernel, which only looks at where its keys are.
+class UsersPrefill final : public MlaPipeline {
+ public:
+  UsersPrefill(const MlaCapability& capability, const Problem& problem, const BackendInputs& inputs,
+               Ops& ops)
+      : MlaPipeline(capability, problem, inputs, ops) {
+    work().users_prefill = [this](const attn::AttendParams& p, const std::vector<std::int32_t>&) {
+      ++calls;
+      CHECK(p.kv.rope == nullptr);
+      CHECK(p.kv.head_stride_key == work().sizes.qk());
+      return [] {};
+    };
+    add_mla_prefill(work());
+  }
+  int calls = 0;
+};
+
+}  // namespace
+
+TEST_CASE("users' kernels are given whole keys, whatever the device can read") {
+  const Run run(small_problem());
+  WatchedOps ops(*run.ops, true);
+  BackendInputs given;
+  given.mla = &run.inputs;
+  given.mla_cache = &run.cache;
+  CHECK(UsersPrefill(run.capability, run.problem, given, ops).calls > 1);
 }
 
 TEST_CASE("padded heads never reach the output") {

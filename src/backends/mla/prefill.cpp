@@ -69,9 +69,9 @@ class MlaPrefill {
     std::vector<Expanded> fresh;
     std::vector<std::function<void()>> expansions;
     for (const MlaRank& rank : work_.ranks) {
-      fresh.push_back(expand_.make_expanded(rank, tokens(), "new"));
-      expansions.push_back(expand_.expansion(
-          rank, {kv_c, work_.sizes.latent, k_pe, work_.sizes.rope, tokens()}, fresh.back()));
+      const Latents latents{kv_c, work_.sizes.latent, k_pe, work_.sizes.rope, tokens()};
+      fresh.push_back(expand_.make_expanded(rank, latents, "new"));
+      expansions.push_back(expand_.expansion(rank, latents, fresh.back()));
     }
     work_.add_step(
         side_step("project_new_tokens", run_all(expansions), 0, expand_.flops(tokens())));
@@ -186,9 +186,20 @@ void MlaContext::make_workspaces() {
     if (expand_.is_fp8()) {
       w.kv_c = work_.workspace(most * work_.sizes.latent, work_.element, "context kv_c");
     }
-    w.expanded = expand_.make_expanded(rank, most, "context");
+    w.expanded = expand_.make_expanded(rank, latents_of(w, most), "context");
     workspaces_.push_back(w);
   }
+}
+
+Latents MlaContext::latents_of(const Workspace& w, i64 rows) const {
+  const i64 entry = work_.sizes.entry();
+  Latents latents{w.rows, entry, MlaWork::at(w.rows, work_.sizes.latent, row_element()), entry,
+                  rows};
+  if (w.kv_c != nullptr) {
+    latents.kv_c = w.kv_c;
+    latents.kv_c_stride = work_.sizes.latent;
+  }
+  return latents;
 }
 
 void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
@@ -203,14 +214,7 @@ void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
   std::vector<std::function<void()>> attends;
   for (const MlaRank& rank : work_.ranks) {
     const Workspace& w = workspace_of(rank);
-    const i64 entry = work_.sizes.entry();
-    Latents latents{w.rows, entry, MlaWork::at(w.rows, work_.sizes.latent, row_element()), entry,
-                    chunk.num_tokens};
-    if (w.kv_c != nullptr) {
-      latents.kv_c = w.kv_c;
-      latents.kv_c_stride = work_.sizes.latent;
-    }
-    expansions.push_back(expand_.expansion(rank, latents, w.expanded));
+    expansions.push_back(expand_.expansion(rank, latents_of(w, chunk.num_tokens), w.expanded));
     const Partial& result = to[static_cast<std::size_t>(rank.index)];
     attn::AttendParams attend = expand_.attend_params(rank, w.expanded, chunk.lens, false);
     attend.lse = result.lse;

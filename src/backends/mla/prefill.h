@@ -34,6 +34,8 @@ class MlaContext {
   };
 
   void make_workspaces();
+  /// The first `rows` rows.
+  Latents latents_of(const Workspace& w, attn::i64 rows) const;
   void add_chunk(std::size_t index, const std::vector<Partial>& to);
   /// One rank: rows come dequantised, or as they are stored where prefill runs in e4m3.
   void add_gather(const MlaChunk& chunk);

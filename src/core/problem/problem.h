@@ -88,7 +88,8 @@ struct MlaSpec {
   int index_n_heads = 64;   // of the indexer
   bool index_ue8m0 = true;  // scales of its keys are powers of two
   std::optional<int> q_pad_num_heads;
-  bool fused_steps = true;  // where the device has a kernel for several of a decode's steps
+  bool fused_steps = true;  // where the device has a kernel for several of a decode's steps, or one
+                            // of prompts that reads keys before they are copied together
   WeightFormat kv_b_proj = WeightFormat::kAuto;
   std::optional<int>
       kv_b_proj_block;  // side of the blocks that have a scale each; null = one scale

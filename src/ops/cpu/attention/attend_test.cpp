@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -110,6 +111,40 @@ AttentionCase random_case(std::uint64_t seed, bool decode_only) {
 
 TEST_CASE("attend agrees with a naive double loop over random mixes of every feature") {
   for (std::uint64_t seed = 1; seed <= 150; ++seed) expect_attend(random_case(seed, false));
+}
+
+TEST_CASE("columns of keys that all heads share are read where they lie") {
+  constexpr int kRope = 16;
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kE4M3}) {
+    AttentionCase c{.query_lens = {5, 0, 70}, .seq_lens = {80, 3, 130}, .num_heads = 4};
+    c.num_kv_heads = 2;
+    c.head_size = 48;
+    c.kv_dtype = dtype;
+    c.paged = false;
+    AttentionSetup whole(c);
+    AttentionSetup apart(c);
+    attn::KvParams& kv = apart.params.kv;
+    const attn::i64 first = c.head_size - kRope;
+    for (attn::i64 key = 0; key < apart.kv_start_loc.back(); ++key) {
+      for (attn::i64 d = first; d < c.head_size; ++d) {
+        const attn::i64 at = key * kv.token_stride_key + d;
+        whole.cache.set(at + kv.head_stride_key, whole.cache.at(at));
+        apart.cache.set(at + kv.head_stride_key, NAN);
+      }
+    }
+    kv.rope = apart.cache.bytes() + first * static_cast<attn::i64>(dtype_size(dtype));
+    kv.rope_token_stride = kv.token_stride_key;
+    kv.rope_size = kRope;
+    make_cpu_ops(2)->attend(whole.params);
+    make_cpu_ops(2)->attend(apart.params);
+    CAPTURE(dtype_name(dtype));
+    const auto same = [](const Tensor& a, const Tensor& b) {
+      return std::equal(a.bytes(), a.bytes() + a.size_bytes(), b.bytes());
+    };
+    CHECK(same(apart.output, whole.output));
+    CHECK(same(apart.lse, whole.lse));
+    CHECK_FALSE(std::isnan(apart.output.at(0)));
+  }
 }
 
 TEST_CASE("splitting the keys and combining the parts changes nothing but low bits") {

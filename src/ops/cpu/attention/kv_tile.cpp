@@ -22,7 +22,8 @@ struct Side {
   attn::i64 head_offset;
   const float* scales;  // per-token-head, or null
   const CodeTable& codes;
-  int width;                     // D or Dv
+  int width;                     // D or Dv, from vector to vector of what is decoded
+  int columns;                   // of them that lie at `base`: all but a rope part of keys
   bool whole_numbers;            // int8 whose scale is applied elsewhere
   const attn::u8* block_scales;  // of nvfp4
   const float* tensor_scale;     // [Hk] of nvfp4, or null: 1
@@ -43,13 +44,13 @@ void decode_slots(const Side& side, attn::i64 first, int count, const float* sca
   for (int i = 0; i < count; ++i) {
     const char* source = side.base + (first + i * side.token_stride) * size;
     if (side.whole_numbers) {
-      decode_i8(source, side.width, destination);
+      decode_i8(source, side.columns, destination);
     } else {
-      decode_row(side.element, source, side.width, side.codes, destination);
+      decode_row(side.element, source, side.columns, side.codes, destination);
     }
     if (scale != nullptr) {
       const float factor = scale[i * side.kv.scale_slot_stride];
-      for (int d = 0; d < side.width; ++d) destination[d] *= factor;
+      for (int d = 0; d < side.columns; ++d) destination[d] *= factor;
     }
     destination += side.width;
   }
@@ -112,14 +113,27 @@ void decode_packed(const Side& side, attn::i64 block, attn::i64 slot, int count,
   }
 }
 
+/// What all heads share of ragged keys, behind the columns of each, `first` being a row of the batch.
+void decode_ropes(const Side& side, attn::i64 first, int count, float* destination) {
+  const attn::KvParams& kv = side.kv;
+  const attn::i64 size = element_size(side.element);
+  for (int i = 0; i < count; ++i) {
+    const char* source =
+        static_cast<const char*>(kv.rope) + (first + i) * kv.rope_token_stride * size;
+    decode_row(side.element, source, kv.rope_size, side.codes, destination + side.columns);
+    destination += side.width;
+  }
+}
+
 /// Goes from page to page: within one the slots of a head are token_stride apart.
 void gather(const Side& side, int request, int kv_head, std::int64_t begin, std::int64_t end,
             float* destination) {
   const attn::KvParams& kv = side.kv;
   if (kv.block_table == nullptr) {
-    const attn::i64 first = (kv.kv_start_loc[request] + begin) * side.token_stride;
-    decode_slots(side, first + side.head_offset, static_cast<int>(end - begin), nullptr,
-                 destination);
+    const attn::i64 first = kv.kv_start_loc[request] + begin;
+    const auto count = static_cast<int>(end - begin);
+    decode_slots(side, first * side.token_stride + side.head_offset, count, nullptr, destination);
+    if (side.columns < side.width) decode_ropes(side, first, count, destination);
     return;
   }
   const int* blocks = kv.block_table + request * kv.block_table_stride;
@@ -178,6 +192,7 @@ void gather_keys(const attn::AttendParams& params, int request, int kv_head, std
                   is_int8(params) ? nullptr : kv.key_scales,  // int8: scales follow the product
                   scratch.key_codes,
                   params.head_size,
+                  params.head_size - (kv.rope == nullptr ? 0 : kv.rope_size),
                   is_int8(params),
                   kv.block_scales.key,
                   kv.k_scale,
@@ -195,6 +210,7 @@ void gather_values(const attn::AttendParams& params, int request, int kv_head, s
                   kv_head * kv.head_stride_value,
                   kv.value_scales,
                   scratch.value_codes,
+                  params.v_head_size,
                   params.v_head_size,
                   is_int8(params) && params.int8.value_element == attn::Element::kI8,
                   kv.block_scales.value,

@@ -16,6 +16,7 @@ struct AttendCase {
   int head_size = 128;
   int v_head_size = 128;
   int block_size = 16;  // 0: ragged
+  int rope = 0;         // last columns of ragged keys that all heads share, in a place of their own
   AttendForm form = AttendForm::kWhole;
   int parts = 0;  // 0: 16 segments, else 3
   std::vector<int> query_lens{70, 0, 5};
@@ -46,6 +47,7 @@ struct AttendCase {
 struct AttendTensors {
   Tensor key;    // [cells, 2, cell]
   Tensor value;  // the same with its own cell when ragged
+  Tensor rope;   // [cells, 1, cell], behind which others' columns lie; where keys have one
   std::vector<int> block_table;
   int table_stride = 0;
 };
@@ -81,7 +83,8 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
   const int padding = c.has_token_head_scales ? 4 : 0;
   const bool paged = c.block_size > 0;
   const int width = std::max(c.head_size, c.v_head_size) + padding;
-  const int key_cell = paged ? width : c.head_size;
+  const int key_cell = paged ? width : c.head_size - c.rope;
+  const int rope_cell = c.rope + 16;
   // Codes of heads that are padded, as an encoder has them; what is behind a head is poison.
   const int padded = dtype_size(c.cache) == 1 ? (c.v_head_size + 15) / 16 * 16 : c.v_head_size;
   const int value_cell = paged ? width : padded;
@@ -96,14 +99,18 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
   const attn::i64 rows = paged ? attn::i64{per_request} * requests * c.block_size : tokens + 1;
   t.key = poisoned(c.cache, {rows, kAttendKvHeads, key_cell});
   t.value = poisoned(c.cache, {rows, kAttendKvHeads, value_cell});
+  if (c.rope > 0) t.rope = poisoned(c.cache, {rows, 1, rope_cell});
   if (c.cache == Dtype::kI8) std::memset(t.key.bytes(), 0, t.key.size_bytes());
   t.table_stride = per_request;
   attn::i64 start = 0;
   for (int b = 0; b < requests; ++b) {
     const int len = seq_lens[static_cast<std::size_t>(b)];
     if (!paged) {
-      fill_cells(t.key, start * kAttendKvHeads, len * kAttendKvHeads, c.head_size, key_cell,
+      fill_cells(t.key, start * kAttendKvHeads, len * kAttendKvHeads, key_cell, key_cell,
                  static_cast<unsigned>(2 * b), false);
+      if (c.rope > 0) {
+        fill_cells(t.rope, start, len, c.rope, rope_cell, static_cast<unsigned>(2 * b + 50), false);
+      }
       fill_cells(t.value, start * kAttendKvHeads, len * kAttendKvHeads, c.v_head_size, value_cell,
                  static_cast<unsigned>(2 * b + 1), false);
       start += len;
@@ -146,6 +153,11 @@ inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const At
   kv.head_stride_value = t.value.dim(2);
   kv.token_stride_key = kAttendKvHeads * kv.head_stride_key;
   kv.token_stride_value = kAttendKvHeads * kv.head_stride_value;
+  if (c.rope > 0) {
+    kv.rope = memory.upload(t.rope);
+    kv.rope_token_stride = t.rope.dim(2);
+    kv.rope_size = c.rope;
+  }
   if (c.block_size > 0) {
     kv.block_stride = c.block_size * kv.token_stride_key;
     kv.block_table = memory.upload(t.block_table);

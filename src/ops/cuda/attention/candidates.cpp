@@ -9,6 +9,14 @@
 namespace attnbench::cuda {
 namespace {
 
+std::string misfit_of(const AttendCandidate& candidate, const Target& target,
+                      const AttendCall& call) {
+  if (call.params->kv.rope != nullptr && !candidate.knows_ropes) {
+    return "keys whose rope part lies apart: it reads whole keys";
+  }
+  return candidate.misfit(target, call);
+}
+
 /// Empty for a candidate that never yields.
 std::string reason_to_yield(const AttendCandidate& candidate, const Target& target,
                             const AttendCall& call) {
@@ -84,6 +92,24 @@ TileUse beside_use(const attn::AttendParams& params, std::string_view forced) {
   return hopper_beside_use(params, forced_options(forced, kHopperTilesCandidate.name));
 }
 
+bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
+                      std::string_view forced) {
+  const auto chosen = [&](const attn::AttendParams& of) {
+    AttendCall call;
+    call.params = &of;
+    for (const CandidateVerdict& verdict : decide_attend(target, call, forced).candidates) {
+      if (verdict.is_chosen) return verdict.name;
+    }
+    return std::string();
+  };
+  attn::AttendParams whole = params;
+  whole.kv.rope = nullptr;
+  whole.kv.head_stride_key = params.head_size;
+  whole.kv.token_stride_key = attn::i64{params.num_kv_heads} * params.head_size;
+  const std::string apart = chosen(params);
+  return !apart.empty() && apart == chosen(whole);
+}
+
 std::string forced_options_misfit(std::string_view forced) {
   const ForcedKernel kernel = parse_forced_kernel(forced);
   if (kernel.name.size() == forced.size()) return "";
@@ -125,7 +151,7 @@ AttendDecision decide_attend(const Target& target, const AttendCall& call,
   for (const AttendCandidate* candidate : attend_candidates()) {
     CandidateVerdict& verdict = decision.candidates.emplace_back();
     verdict.name = candidate->name;
-    verdict.reason = candidate->misfit(target, call);
+    verdict.reason = misfit_of(*candidate, target, call);
     verdict.fits = verdict.reason.empty();
     if (!verdict.fits) continue;
     verdict.reason = reason_to_yield(*candidate, target, call);
@@ -143,13 +169,13 @@ const AttendCandidate& choose_attend(const Target& target, const AttendCall& cal
   forced = heeded(call, forced);
   if (!forced.empty()) {
     const AttendCandidate& candidate = find_candidate(forced);
-    reason = candidate.misfit(target, call);
+    reason = misfit_of(candidate, target, call);
     if (reason.empty()) return candidate;
     fail(ErrorKind::kUnsupported, "kernel {} cannot do {}: {}", forced,
          operation_name(call.operation), reason);
   }
   for (const AttendCandidate* candidate : attend_candidates()) {
-    reason = candidate->misfit(target, call);
+    reason = misfit_of(*candidate, target, call);
     if (reason.empty() && reason_to_yield(*candidate, target, call).empty()) return *candidate;
   }
   fail(ErrorKind::kUnsupported, "{}", reason);

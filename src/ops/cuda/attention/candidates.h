@@ -57,6 +57,8 @@ struct AttendCandidate {
   /// Whether the kernel, forced with these options, leaves the call to the one that is chosen where
   /// none is forced. Null = never.
   bool (*leaves)(std::string_view options, const AttendCall& call) = nullptr;
+  /// misfit() looks at KvParams::rope; to others calls with one are never given.
+  bool knows_ropes = false;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -90,6 +92,10 @@ std::string_view forced_options(std::string_view forced, std::string_view name);
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// Ops::beside_use(), of hopper_tiles with its options where it is forced.
 TileUse beside_use(const attn::AttendParams& params, std::string_view forced);
+/// Ops::takes_rope_apart(): whether the same candidate does the call with the rope that `params` has
+/// and over whole keys, contiguous and on the same boundaries.
+bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
+                      std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 

@@ -73,4 +73,38 @@ TEST_CASE("the Hopper kernel on emulated threads has a third stage where a CTA s
   check<LateLatent>(c, latent);
 }
 
+struct RopeApart : Ragged128 {
+  static constexpr int kHeadSize = 192;
+  static constexpr int kRopeColumns = 64;
+};
+struct RopeApartAhead : RopeApart {
+  static constexpr bool kPersistent = true;
+  static constexpr bool kAhead = true;
+};
+struct RopeApartTail : RopeApart {
+  static constexpr bool kTail = true;
+};
+struct RopeApartOfTwo : LateLatent {
+  static constexpr int kRopeColumns = 64;
+};
+/// One line of each head's own, two of all.
+struct WideRope : RopeApart {
+  static constexpr int kRopeColumns = 128;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads reads what heads share of keys where it lies") {
+  AttendCase c = hopper_batch("192/128, rope apart", 192, 128);
+  c.rope = 64;
+  for (const int right : {0, -1}) {
+    c.window_right = right;
+    check<RopeApart>(c, "consumers=3:tile_n=80");
+    check<RopeApartAhead>(c, "consumers=3:tile_n=80");
+    check<RopeApartOfTwo>(c, "consumers=2:tile_n=64:stages=3:ping_pong=0");
+    check<RopeApartTail>(c, "consumers=3:tile_n=80");
+  }
+  check<RopeApart>(c, "consumers=3:tile_n=80", true);
+  c.rope = 128;
+  check<WideRope>(c, "consumers=3:tile_n=80");
+}
+
 }  // namespace attnbench::cuda

@@ -106,6 +106,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
   if constexpr (requires { Config::kWideValues; }) constants.push_back(text(true));
   if constexpr (requires { Config::kTail; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kRopeColumns; }) constants.push_back(text(Config::kRopeColumns));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));
@@ -194,10 +195,13 @@ int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
   const TensorMap output_map = stores_boxes(params, plan) ? hopper_output_map(params) : key_map;
   const attn::TensorMap queries = emulated_map(query_map);
   const attn::TensorMap outputs = emulated_map(output_map);
+  REQUIRE((params.kv.rope != nullptr) == (attn::rope_columns<Full>() > 0));
+  const TensorMap rope_map = params.kv.rope != nullptr ? hopper_rope_map(params, plan) : key_map;
+  const attn::TensorMap ropes = emulated_map(rope_map);
   gridDim.x = static_cast<unsigned>(grid_x);
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
     run_emulated_cta(Shape::kThreads, kernel.shared_bytes, [&] {
-      const Shape shape{params, grid, running_cta->shared(), 0, save, list, &outputs};
+      const Shape shape{params, grid, running_cta->shared(), 0, save, list, &outputs, &ropes};
       if (threadIdx.x == 0) shape.init_barriers();
       __syncthreads();
       attn::run_hopper_roles<Full>(shape, keys, values, queries);

@@ -231,6 +231,17 @@ inline std::vector<HopperCase> hopper_cases() {
   c.context_lens = {500, 0};
   c.group = 7;
   add(c, plain);
+  // Prompts of MLA, whose heads share the last 64 columns of their keys.
+  full.name = "hopper d192 full, rope apart";
+  full.rope = 64;
+  add(full, wide + ":ahead=0:tail=1");
+  add(full, wide + ":ahead=1");
+  AttendCase latent = hopper_batch("hopper d192 causal, rope apart", 192, 128);
+  latent.rope = 64;
+  latent.output = Dtype::kF32;
+  add(latent, plain + ":consumers=2:tile_n=64:stages=3:ping_pong=0:ahead=1");
+  latent.query = latent.cache = latent.output = Dtype::kF16;
+  add(latent, plain);
   return cases;
 }
 

@@ -14,6 +14,11 @@
 namespace attnbench::cuda {
 namespace {
 
+/// Columns of a key that each head has for itself.
+int own_key_columns(const attn::AttendParams& params) {
+  return params.head_size - (params.kv.rope == nullptr ? 0 : params.kv.rope_size);
+}
+
 std::string head_misfit(const attn::AttendParams& params) {
   const int least = 16 / key_bytes(params);  // rows of 16 bytes; of pages, of whole steps
   if (params.v_head_size % 8 != 0) {
@@ -110,6 +115,27 @@ std::string stride_misfit(const attn::AttendParams& params, int bytes, attn::i64
   return "";
 }
 
+/// Of keys whose rope part lies apart. Why whole lines: each box fills lines of a stage by itself.
+std::string rope_misfit(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  if (kv.rope == nullptr) return "";
+  if (is_paged(params)) return "keys over pages whose rope part lies apart";
+  if (key_bytes(params) != 2) return "codes of keys whose rope part lies apart";
+  constexpr int kLine = 64;
+  const int own = own_key_columns(params);
+  if (own <= 0 || kv.rope_size <= 0 || own % kLine != 0 || kv.rope_size % kLine != 0) {
+    return fmt::format("keys of {} columns and {} that lie apart, which are not multiples of {}",
+                       own, kv.rope_size, kLine);
+  }
+  const int bytes =
+      Alignment().pointer(kv.rope).stride(kv.rope_token_stride, kv.element).common_bytes();
+  if (bytes < kRowAlignment || kv.rope_token_stride <= 0) {
+    return fmt::format("rope parts of keys lie {} elements apart, on multiples of {} bytes",
+                       kv.rope_token_stride, bytes);
+  }
+  return "";
+}
+
 /// Of rows and pages, which are not counted: the kernel names none that the request does not have.
 constexpr std::int64_t kUncounted = std::int64_t{1} << 30;
 
@@ -200,6 +226,11 @@ void launch_hopper(Launcher& launcher, const AttendCall& call) {
   const TensorMap queries = plan.tile.ahead ? hopper_query_map(params) : keys;
   const TensorMap outputs = stores_boxes(params, plan) ? hopper_output_map(params) : keys;
   const attn::HopperGrid grid = hopper_grid(launcher.target(), params, plan);
+  if (params.kv.rope != nullptr) {
+    launch(launcher, kernel.spec, shape, params, keys, values, queries, outputs,
+           hopper_rope_map(params, plan), grid);
+    return;
+  }
   if (call.save == nullptr) {
     launch(launcher, kernel.spec, shape, params, keys, values, queries, outputs, grid);
     return;
@@ -226,6 +257,7 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
     return fmt::format("blocks of {} keys: it takes multiples of 16", kv.block_size);
   }
   if (std::string reason = row_misfit(params); !reason.empty()) return reason;
+  if (std::string reason = rope_misfit(params); !reason.empty()) return reason;
   if (std::string reason = stride_misfit(params, key_bytes(params), kv.token_stride_key,
                                          kv.head_stride_key, params.head_size);
       !reason.empty()) {
@@ -323,8 +355,13 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
     kernel.spec.constants.emplace_back("bool kWideValues", spec_flag(true));
   }
   if (plan.tail) kernel.spec.constants.emplace_back("bool kTail", spec_flag(true));
+  if (params.kv.rope != nullptr) {
+    kernel.spec.function = "attn::hopper_prefill_rope";
+    kernel.spec.constants.emplace_back("int kRopeColumns", std::to_string(params.kv.rope_size));
+  }
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
-  kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
+  kernel.spec.name = fmt::format("hopper_prefill{}{} {}x{}", problem_name(params),
+                                 params.kv.rope != nullptr ? " rope apart" : "", plan.tile_rows(),
                                  plan.tile.tile_n);
   kernel.tile_rows = plan.tile_rows();
   kernel.threads = (plan.tile.consumers + (plan.tile.beside > 0 ? 2 : 1)) * 128;
@@ -398,7 +435,14 @@ LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
 TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, kv.element, kv.key, kv.token_stride_key, kv.head_stride_key,
-                  params.head_size);
+                  own_key_columns(params));
+}
+
+TensorMap hopper_rope_map(const attn::AttendParams& params, const HopperPlan& plan) {
+  const attn::KvParams& kv = params.kv;
+  attn::AttendParams shared = params;
+  shared.num_kv_heads = 1;
+  return side_map(shared, plan, kv.element, kv.rope, kv.rope_token_stride, 0, kv.rope_size);
 }
 
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan) {
@@ -448,6 +492,7 @@ const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
                                               .yields = nullptr,
                                               .launch = launch_hopper,
                                               .options_misfit = hopper_prefill_options_misfit,
-                                              .saves = saves};
+                                              .saves = saves,
+                                              .knows_ropes = true};
 
 }  // namespace attnbench::cuda

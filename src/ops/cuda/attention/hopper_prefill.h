@@ -17,7 +17,8 @@ namespace attnbench::cuda {
 /// Why the kernel cannot do it, of a whole attention without options ("compute capability 8.0: its
 /// instructions are those of 9.0"); empty where it can: 16 bits of one type, e4m3, int8 scores over
 /// pages, or e4m3 keys beside 16-bit queries; head sizes of 32 to 256; blocks of multiples of 16
-/// keys; rows on multiples of 16 bytes.
+/// keys; rows on multiples of 16 bytes; a rope part of contiguous 16-bit keys apart from the others
+/// in multiples of 64 columns.
 std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams& params);
 
 /// Constants, threads and shared memory (bytes) of the plan's kernel.
@@ -35,7 +36,9 @@ LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
 
 /// Boxes of attn::box_rows() keys or values; dimensions as of attn::hopper_prefill. Rows and pages
 /// are not counted, since the host does not know how many a cache has.
+/// Keys whose rope part lies apart have two maps, the second with the columns that all heads share.
 TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& plan);
+TensorMap hopper_rope_map(const attn::AttendParams& params, const HopperPlan& plan);
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan);
 /// Boxes of 64 packed rows of 16-bit queries, where the plan works ahead. `num_tokens`: of the
 /// batch, where a kernel brings boxes that reach past it (HopperShape::kCountsTokens).
