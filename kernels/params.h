@@ -148,8 +148,8 @@ struct KvParams {
   BlockScales block_scales;  // kNvfp4; k_scale and v_scale multiply on top
   const float* centroids;    // [2^bits] ascending, of rotated keys; else null
   /// The last columns of every key where all heads share them and they have a place of their own:
-  /// [S, R] of `element`, key s of the batch at s * rope_token_stride. `key` is then [S, Hk, D - R]:
-  /// the columns before them. Ragged keys of KvCoding::kElements only. Null: keys are whole.
+  /// [S, R] of `element`, key s of the batch at s * rope_token_stride. The columns before them are
+  /// then `key` [S, Hk, D - R]. Ragged keys of KvCoding::kElements only. Null: keys are whole.
   const void* rope;
   i64 rope_token_stride;  // in elements
   int rope_size;          // R < D; read where there is a rope

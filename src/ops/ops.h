@@ -96,8 +96,8 @@ class Ops {
   /// What may take long for matmul() of this shape, ahead of the first: later ones only launch.
   virtual void prepare_matmul(const attn::MatmulParams& params) = 0;
 
-  /// Whether attend() takes keys whose rope part lies apart (KvParams::rope), and by the kernel that
-  /// would attend to the same keys made whole: then they need not be copied together.
+  /// Whether attend() takes keys whose rope part lies apart (KvParams::rope), and by the kernel
+  /// that would attend to the same keys made whole: then they need not be copied together.
   virtual bool takes_rope_apart(const attn::AttendParams& params) const = 0;
   /// Whether make_latent_query(), or project_values(), is more than the operations that it stands
   /// for, one after the other.

@@ -98,8 +98,8 @@ __device__ __forceinline__ void run_hopper(const AttendParams& params, const Ten
     if (start != kFirstSharedAddress) __trap();
     base = kFirstSharedAddress;
   }
-  const HopperShape<Config> shape{params,  grid,    memory + (base - start), base, save,
-                                  nullptr, &outputs, ropes};
+  const HopperShape<Config> shape{params,   grid, memory + (base - start), base, save, nullptr,
+                                  &outputs, ropes};
   if (threadIdx.x == 0) {
     prefetch_map(keys);
     prefetch_map(values);

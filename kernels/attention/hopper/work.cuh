@@ -76,8 +76,8 @@ ATTN_FN constexpr int beside_stages() {
   }
 }
 
-/// Columns of keys that all heads share and that lie in a place of their own (KvParams::rope), behind
-/// those of each head in a stage; 0 where keys are whole.
+/// Columns of keys that all heads share and that lie in a place of their own (KvParams::rope),
+/// behind those of each head in a stage; 0 where keys are whole.
 template <class Config>
 ATTN_FN constexpr int rope_columns() {
   if constexpr (requires { Config::kRopeColumns; }) {

@@ -1,6 +1,6 @@
-// A product with kv_b_proj makes [k_nope | v] of every head. Attention reads k_nope there, and k_pe,
-// which all heads share, from the latents; where its kernel cannot, both are copied to whole keys.
-// Why not always: with 128 heads that copy is 6 % of a chunk's time. The functions give back
+// A product with kv_b_proj makes [k_nope | v] of every head. Attention reads k_nope there, and
+// k_pe, which all heads share, from the latents; where its kernel cannot, both are copied to whole
+// keys. Why not always: with 128 heads that copy is 6 % of a chunk's time. The functions give back
 // closures, so that prefill can put those of all ranks into one step.
 #include "backends/mla/expand.h"
 

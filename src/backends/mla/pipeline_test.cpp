@@ -82,8 +82,7 @@ class WatchedOps final : public ForwardingOps {
 /// A case run by one backend on the CPU, and what the reference says about it.
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
-               const std::function<void(MlaInputs&)>& change = {}, int sm = 90,
-               bool fuses = false)
+               const std::function<void(MlaInputs&)>& change = {}, int sm = 90, bool fuses = false)
       : problem(of),
         capability(*find_backend(name)->mla_capability(of)),
         inputs(make_mla_inputs(problem)) {

@@ -49,8 +49,8 @@ bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem);
 
 /// FLOPs and traffic of the attention proper as it is computed: decodes over the latents
 /// (2*N*(2*Lkv+R) a pair; entries, latent query and output), prefills over expanded heads
-/// (2*N*(P+R+V) a pair; K, V, query and output; k_pe as often as there are heads, wherever it lies).
-/// Sparse: the listed keys, as they are drawn.
+/// (2*N*(P+R+V) a pair; K, V, query and output; k_pe as often as there are heads, wherever it
+/// lies). Sparse: the listed keys, as they are drawn.
 double mla_flops(const Problem& problem, const MlaCapability& capability);
 Traffic mla_traffic(const Problem& problem, const MlaCapability& capability);
 

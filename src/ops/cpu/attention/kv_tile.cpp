@@ -113,7 +113,8 @@ void decode_packed(const Side& side, attn::i64 block, attn::i64 slot, int count,
   }
 }
 
-/// What all heads share of ragged keys, behind the columns of each, `first` being a row of the batch.
+/// What all heads share of ragged keys, behind the columns of each, `first` being a row of the
+/// batch.
 void decode_ropes(const Side& side, attn::i64 first, int count, float* destination) {
   const attn::KvParams& kv = side.kv;
   const attn::i64 size = element_size(side.element);

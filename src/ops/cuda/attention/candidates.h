@@ -92,8 +92,8 @@ std::string_view forced_options(std::string_view forced, std::string_view name);
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// Ops::beside_use(), of hopper_tiles with its options where it is forced.
 TileUse beside_use(const attn::AttendParams& params, std::string_view forced);
-/// Ops::takes_rope_apart(): whether the same candidate does the call with the rope that `params` has
-/// and over whole keys, contiguous and on the same boundaries.
+/// Ops::takes_rope_apart(): whether the same candidate does the call with the rope that `params`
+/// has and over whole keys, contiguous and on the same boundaries.
 bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
                       std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
