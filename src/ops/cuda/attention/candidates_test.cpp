@@ -250,64 +250,6 @@ TEST_CASE("operations launch the forced kernel until the force ends, and combine
 
 namespace {
 
-/// Contiguous keys of 192 columns, of which the last 64 lie behind latents of 512.
-Form apart_form(int query_len = 100) {
-  Form form(query_len, 192);
-  attn::AttendParams& p = form.params;
-  p.num_kv_heads = p.num_heads;
-  p.v_head_size = 128;
-  p.kv.block_table = nullptr;
-  p.kv.head_stride_key = p.kv.head_stride_value = 256;
-  p.kv.token_stride_key = p.kv.token_stride_value = 8 * 256;
-  p.kv.rope = form.memory.data();
-  p.kv.rope_token_stride = 576;
-  p.kv.rope_size = 64;
-  return form;
-}
-
-}  // namespace
-
-TEST_CASE("keys whose rope part lies apart are the Hopper kernel's, and whole ones any other's") {
-  Form form = apart_form();
-  CHECK(form.chosen() == "hopper_prefill");
-  for (const char* name : {"f32", "decode", "prefill", "general"}) {
-    CHECK(form.reason(name) == "keys whose rope part lies apart: it reads whole keys");
-  }
-  CHECK(refusal([&] { form.chosen(AttendOperation::kWhole, "prefill"); }) ==
-        "kernel prefill cannot do attend: keys whose rope part lies apart: it reads whole keys");
-  // What of the parameters changes who reads them, and how.
-  const auto is_taken = [](const Form& of, std::string_view forced = {}, int sm = 90) {
-    return takes_rope_apart(target_of_sm(sm), of.params, forced);
-  };
-  CHECK(is_taken(form));
-  CHECK(is_taken(form, "hopper_prefill:stages=3"));
-  CHECK_FALSE(is_taken(form, "prefill"));
-  CHECK_FALSE(is_taken(form, "hopper_tiles"));
-  CHECK_FALSE(is_taken(form, {}, 80));
-  // So few rows are the decode kernel's, where keys are whole.
-  CHECK(apart_form(16).chosen() == "hopper_prefill");
-  CHECK_FALSE(is_taken(apart_form(16)));
-  CHECK(is_taken(apart_form(17)));
-  form.params.query_element = form.params.kv.element = attn::Element::kE4M3;
-  form.params.e4m3_probability = 1;
-  CHECK(form.reason("hopper_prefill") == "codes of keys whose rope part lies apart");
-  CHECK_FALSE(is_taken(form));
-  form = apart_form();
-  form.params.kv.rope_size = 32;
-  CHECK(form.reason("hopper_prefill") ==
-        "keys of 160 columns and 32 that lie apart, which are not multiples of 64");
-  form = apart_form();
-  form.params.kv.rope_token_stride = 580;
-  CHECK(form.reason("hopper_prefill") ==
-        "rope parts of keys lie 580 elements apart, on multiples of 8 bytes");
-  static constexpr int kTable = 0;
-  form = apart_form();
-  form.params.kv.block_table = &kTable;
-  CHECK(form.reason("hopper_prefill") == "keys over pages whose rope part lies apart");
-}
-
-namespace {
-
 /// One token of 128 heads over bf16 latents in pages of 64.
 Form latent_form() {
   Form latents(1, 576);

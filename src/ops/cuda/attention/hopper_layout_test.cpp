@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "ops/cuda/attention/hopper_problem_testing.h"
+#include "ops/cuda/attention/hopper_prefill.h"
 
 namespace attnbench::cuda {
 
@@ -91,39 +91,6 @@ TEST_CASE("lines of every span are exchanged one to one, and pieces of a column 
   check([](std::uint32_t offset) { return attn::swizzled<128>(offset); }, 128);
   check([](std::uint32_t offset) { return attn::swizzled<64>(offset); }, 64);
   check([](std::uint32_t offset) { return attn::swizzled<32>(offset); }, 32);
-}
-
-TEST_CASE("keys whose rope part lies apart come by two boxes that fill the stage of whole keys") {
-  HopperProblem whole(8192, 192, 128);
-  HopperProblem apart(8192, 192, 128);
-  attn::KvParams& kv = apart.params.kv;
-  kv.head_stride_key = 256;
-  kv.token_stride_key = 4 * 256;
-  kv.rope = apart.memory.data() + 64;
-  kv.rope_token_stride = 576;
-  kv.rope_size = 64;
-  const HopperPlan plan = hopper_plan(apart.params);
-  CHECK(plan.reason == hopper_plan(whole.params).reason);
-  const int rows = plan.tile.tile_n;
-  const TensorMap keys = hopper_key_map(apart.params, plan);
-  const TensorMap ropes = hopper_rope_map(apart.params, plan);
-  CHECK(keys.box == std::array<int, 5>{64, rows, 2, 1});
-  CHECK(keys.strides == std::array<std::int64_t, 5>{2, 2048, 128, 512});
-  CHECK(ropes.data == kv.rope);
-  CHECK(ropes.box == std::array<int, 5>{64, rows, 1, 1});
-  CHECK(ropes.strides[1] == 576 * 2);
-  CHECK(ropes.extents[2] == 1);
-  CHECK(ropes.extents[3] == 1);
-  CHECK(ropes.swizzle == keys.swizzle);
-  for (const TensorMap& map : {keys, ropes}) CHECK(tensor_map_misfit(map).empty());
-  CHECK(hopper_key_map(whole.params, plan).box == std::array<int, 5>{64, rows, 3, 1});
-  const KernelSpec spec = hopper_prefill_kernel(apart.params, plan).spec;
-  CHECK(spec.function == "attn::hopper_prefill_rope");
-  CHECK(value_of(spec, "int kRopeColumns") == "64");
-  CHECK(spec.name.find("rope apart") != std::string::npos);
-  const KernelSpec plain = hopper_prefill_kernel(whole.params, plan).spec;
-  CHECK(plain.function == "attn::hopper_prefill");
-  CHECK(value_of(plain, "int kRopeColumns") == "no such constant");
 }
 
 TEST_CASE("descriptors have their fields where the tensor cores look for them") {
