@@ -120,13 +120,17 @@ struct HopperConverter {
   static constexpr Element kCode = Shape::kInt8 ? Element::kI8 : Element::kE4M3;
   static constexpr Element kNumber = kIsKey ? Config::kQuery : Shape::kProbability;
 
-  /// Rows that the lanes of all workers have at a time. Where they are whole groups of 8, a lane
-  /// may keep its column and its place in a group, so that its addresses only advance.
-  static constexpr int kStepRows = 32 * kWorkers / kPieces;
-  static constexpr bool kWholeGroups = 32 * kWorkers % kPieces == 0 && kStepRows > 0 &&
-                                       kStepRows % 8 == 0 &&
-                                       Config::kTileN % (kStepRows > 0 ? kStepRows : 1) == 0;
-  static constexpr bool kKeepsColumns = kWholeGroups && requires { Config::kKeepColumns; };
+  /// Rows that the lanes of all workers have at a time, so that a lane keeps its column and its
+  /// place in a group of 8 rows, and its addresses only advance: whole groups, for which some lanes
+  /// may have nothing to do, or half of one.
+  static constexpr int kLanes = 32 * kWorkers;
+  static constexpr int kStepRows = kLanes / kPieces >= 8   ? kLanes / kPieces / 8 * 8
+                                   : kLanes / kPieces >= 4 ? 4
+                                                           : 0;
+  static constexpr bool kCanKeep = kStepRows > 0 &&
+                                   Config::kTileN % (kStepRows > 8 ? kStepRows : 8) == 0 &&
+                                   (kStepRows != 4 || (kFrom.span == 128 && kTo.span == 128));
+  static constexpr bool kKeepsColumns = kCanKeep && requires { Config::kKeepColumns; };
 
   const Shape& shape;
   int worker;
@@ -135,25 +139,41 @@ struct HopperConverter {
   Ring<Config::kStages> numbers{0, 1};
 
   template <bool kScaled>
+  __device__ __forceinline__ static void convert_piece(const unsigned char* from,
+                                                       unsigned char* first, unsigned char* second,
+                                                       float scale) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    const Four16 a = decode_codes<kCode, kNumber, kScaled>(four.x, scale);
+    const Four16 b = decode_codes<kCode, kNumber, kScaled>(four.y, scale);
+    const Four16 c = decode_codes<kCode, kNumber, kScaled>(four.z, scale);
+    const Four16 d = decode_codes<kCode, kNumber, kScaled>(four.w, scale);
+    *reinterpret_cast<uint4*>(first) = uint4{a.low, a.high, b.low, b.high};
+    *reinterpret_cast<uint4*>(second) = uint4{c.low, c.high, d.low, d.high};
+  }
+
+  template <bool kScaled>
   __device__ __forceinline__ void convert_columns(const unsigned char* from, unsigned char* to,
                                                   float scale) const {
-    constexpr int kGroups = kStepRows / 8;
+    // The row four further on in a group has bit 2 of its number turned over, and with it bit 6 of
+    // the swizzled place in its line.
+    constexpr bool kHalves = kStepRows == 4;
+    constexpr int kGroups = kHalves ? 1 : kStepRows / 8;
     const int row = (worker * 32 + lane) / kPieces;
-    const int piece = lane % kPieces;
-    from += operand_place<kFrom.span>(kFrom, row, piece * 16);
-    unsigned char* const first = to + operand_place<kTo.span>(kTo, row, piece * 32);
-    unsigned char* const second = to + operand_place<kTo.span>(kTo, row, piece * 32 + 16);
+    const int piece = (worker * 32 + lane) % kPieces;
+    if (row >= kStepRows) return;
+    const u32 from_at = operand_place<kFrom.span>(kFrom, row, piece * 16);
+    const u32 first_at = operand_place<kTo.span>(kTo, row, piece * 32);
+    const u32 second_at = operand_place<kTo.span>(kTo, row, piece * 32 + 16);
 #pragma unroll 2
-    for (int step = 0; step < Config::kTileN / kStepRows; ++step) {
-      const uint4 four =
-          *reinterpret_cast<const uint4*>(from + step * kGroups * kFrom.group_stride);
-      const Four16 a = decode_codes<kCode, kNumber, kScaled>(four.x, scale);
-      const Four16 b = decode_codes<kCode, kNumber, kScaled>(four.y, scale);
-      const Four16 c = decode_codes<kCode, kNumber, kScaled>(four.z, scale);
-      const Four16 d = decode_codes<kCode, kNumber, kScaled>(four.w, scale);
-      const int at = step * kGroups * kTo.group_stride;
-      *reinterpret_cast<uint4*>(first + at) = uint4{a.low, a.high, b.low, b.high};
-      *reinterpret_cast<uint4*>(second + at) = uint4{c.low, c.high, d.low, d.high};
+    for (int group = 0; group < Config::kTileN / 8; group += kGroups) {
+      const unsigned char* const codes = from + group * kFrom.group_stride;
+      unsigned char* const numbers = to + group * kTo.group_stride;
+      convert_piece<kScaled>(codes + from_at, numbers + first_at, numbers + second_at, scale);
+      if constexpr (kHalves) {
+        convert_piece<kScaled>(codes + (from_at ^ 64) + 4 * kFrom.span,
+                               numbers + (first_at ^ 64) + 4 * kTo.span,
+                               numbers + (second_at ^ 64) + 4 * kTo.span, scale);
+      }
     }
   }
 
@@ -165,16 +185,9 @@ struct HopperConverter {
     for (int i = worker * 32 + lane; i < Config::kTileN * kPieces; i += 32 * kWorkers) {
       const int row = i / kPieces;
       const int piece = i % kPieces;
-      const uint4 four =
-          *reinterpret_cast<const uint4*>(from + operand_place<kFrom.span>(kFrom, row, piece * 16));
-      const Four16 a = decode_codes<kCode, kNumber, kScaled>(four.x, scale);
-      const Four16 b = decode_codes<kCode, kNumber, kScaled>(four.y, scale);
-      const Four16 c = decode_codes<kCode, kNumber, kScaled>(four.z, scale);
-      const Four16 d = decode_codes<kCode, kNumber, kScaled>(four.w, scale);
-      *reinterpret_cast<uint4*>(to + operand_place<kTo.span>(kTo, row, piece * 32)) =
-          uint4{a.low, a.high, b.low, b.high};
-      *reinterpret_cast<uint4*>(to + operand_place<kTo.span>(kTo, row, piece * 32 + 16)) =
-          uint4{c.low, c.high, d.low, d.high};
+      convert_piece<kScaled>(from + operand_place<kFrom.span>(kFrom, row, piece * 16),
+                             to + operand_place<kTo.span>(kTo, row, piece * 32),
+                             to + operand_place<kTo.span>(kTo, row, piece * 32 + 16), scale);
     }
   }
 

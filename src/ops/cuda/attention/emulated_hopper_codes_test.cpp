@@ -302,6 +302,9 @@ struct Apart80To72 : Apart64 {
   static constexpr int kOutputColumns = 72;
   static constexpr int kTileN = 160;
 };
+struct ApartOfImages : Apart80To72 {
+  static constexpr bool kBounds = true;
+};
 /// Each warpgroup at its own pace, several items a CTA, three stages.
 struct ApartPersistent : CodesPaged {
   static constexpr bool kPersistent = true;
@@ -344,7 +347,10 @@ TEST_CASE("the Hopper kernel on emulated threads sums e4m3 in the registers of s
   check<Apart128>(c);
   check<ApartPersistent>(c, kApartPersistent);
   check<Apart64>(hopper_codes("e4m3 d64 apart, pages of 64", 64, 64, 64));
-  check<Apart80To72>(hopper_codes("e4m3 d80/72 apart, ragged", 80, 72));
+  c = hopper_codes("e4m3 d80/72 apart, ragged", 80, 72);
+  check<Apart80To72>(c);
+  c.window_right = -1;
+  check<ApartOfImages>(c);
   check<Apart256>(hopper_codes("e4m3 d256 apart", 256, 256, 16), "tile_n=64");
 }
 
@@ -361,18 +367,21 @@ struct Wide128 : Ragged128 {
   static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
   static constexpr int kBlockSize = 16;
   static constexpr bool kLeft = false;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 3;
   static constexpr bool kKeepColumns = true;
   static constexpr bool kWideValues = true;
 };
 struct WideRagged128 : Wide128 {
   static constexpr int kBlockSize = 0;
   static constexpr bool kLeft = true;
+  static constexpr int kTileN = 80;
+  static constexpr int kStages = 2;
 };
 struct Wide64 : Wide128 {
   static constexpr int kBlockSize = 64;
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
-  static constexpr int kTileN = 128;
   static constexpr bool kPingPong = true;
 };
 struct Wide80To72 : WideRagged128 {
@@ -386,20 +395,30 @@ struct Wide256 : Wide128 {
   static constexpr int kHeadSize = 256;
   static constexpr int kVHeadSize = 256;
   static constexpr int kConsumers = 2;
-  static constexpr int kTileN = 64;
+  static constexpr int kStages = 2;
+  static constexpr bool kPingPong = true;
 };
 struct Wide192 : WideRagged128 {
   static constexpr int kHeadSize = 192;
 };
 struct WideUnrolled : Wide128 {
+  static constexpr int kTileN = 80;
   static constexpr bool kUnrolled = true;
   static constexpr bool kBounds = true;
+};
+/// Without addresses that only advance.
+struct WideDivided : WideRagged128 {
+  static constexpr int kHeadSize = 160;
+  static constexpr int kVHeadSize = 160;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 64;
+  static constexpr bool kPingPong = true;
 };
 
 TEST_CASE("the Hopper kernel on emulated threads keeps 16 bits of weights beside e4m3 scores") {
   AttendCase c = hopper_wide_codes("e4m3 scores, pages of 16", 128, 128, 16);
   check<Wide128>(c);
-  check<WideUnrolled>(c, "unroll=1:bounds=1");
+  check<WideUnrolled>(c, "unroll=1:bounds=1:tile_n=80");
   c.query_lens = {5, 70, 3};
   c.context_lens = {-5, -70, 20};
   check<Wide128>(c);
@@ -412,6 +431,7 @@ TEST_CASE("the Hopper kernel on emulated threads keeps 16 bits of weights beside
   check<Wide80To72>(hopper_wide_codes("e4m3 scores, d80/72", 80, 72));
   check<Wide192>(hopper_wide_codes("e4m3 scores, d192/128", 192, 128));
   check<Wide256>(hopper_wide_codes("e4m3 scores, d256", 256, 256, 16));
+  check<WideDivided>(hopper_wide_codes("e4m3 scores, d160", 160, 160));
 }
 
 TEST_CASE("weights of 16 bits beside e4m3 scores give NaN of e4m3 to the rows that see them") {

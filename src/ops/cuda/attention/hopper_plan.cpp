@@ -83,8 +83,11 @@ constexpr int kPromotedKeys = 192;
 /// 5759 and 5290. A cap of 30 by form 0 and 6: D128 4640 and 3741 us, D64 4168 and 2977, D256 6492
 /// and 6494. With one_base=1 form 6 took 3301 us at D128, but a row was wrong. Why up to a cap of
 /// 40: where scores are large, four share a reciprocal, and at 50 an LSE may be off by 2.2e-5,
-/// where 2e-5 is allowed.
+/// where 2e-5 is allowed. Of 256 columns form 1, whose instructions are the fewest, with a step for
+/// every stage: 6395 us, form 0 with one 6440 and without 6570 (2026-12-01).
 constexpr int kCapForm = 6;
+constexpr int kWideCapForm = 1;
+constexpr int kWideCapColumns = 256;
 constexpr float kMostCapOfForm = 40.0f;
 constexpr int kMostCapColumns = 128;
 constexpr int kSlopesForm = 1;
@@ -167,6 +170,20 @@ bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) 
          params.v_head_size == params.head_size;
 }
 
+/// Scores in e4m3 beside weights of 16 bits. As it was, with maxima by integers and a step for
+/// every stage, and with a third stage too, one request of 16,384 tokens of 128 columns over pages
+/// 2788, 2734 and 2697 us, of 64 columns 1940, 1839 and 1832, of 256 8342 and 8827; an image of
+/// 16,384 patches of 80 columns 3150 and 3047. 64 requests of 512 tokens 487, 491 and 487, by 64
+/// keys and three stages 470; of 64 columns 407, 417, 419 and 388 (one NVIDIA H200, 2026-12-01).
+bool is_plain_wide(const attn::AttendParams& params, const HopperPlan& forms) {
+  const int columns = std::max(params.head_size, params.v_head_size);
+  const bool is_measured =
+      is_paged(params) ? is_causal(params) : !is_causal(params) && columns > 64 && columns <= 96;
+  return has_wide_values(params) && is_measured && columns <= 128 && !has_window(params) &&
+         params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f &&
+         !transforms_scores(forms);
+}
+
 /// What of a tile depends on whether the plan that is asked for works ahead.
 void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
                  const HopperPlan& asked, HopperPlan& plan) {
@@ -178,6 +195,10 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
     if (asked.tile.ahead) plan.tile.tile_n = kShortTileN;
     plan.tile.stages = kStagesWithoutTurns;
     plan.ping_pong = false;
+  }
+  if (is_plain_wide(params, asked) && is_paged(params) && choice.consumers == 3) {
+    plan.tile.stages = kStagesWithoutTurns;
+    if (keys_of_row(params) <= kMostShortKeys) plan.tile.tile_n = kShortTileN;
   }
   // Long images: 8,112 patches of 80 columns 606 us in turns and 575 without, 16,384 of them 2164
   // in turns, 2176 without and 2164 by three stages, 12,288 of 72 columns 1217, 1225 and 1221 (one
@@ -221,6 +242,12 @@ bool is_prompt_of_level_2(const attn::AttendParams& params) {
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
   if (is_long_and_full(params, forms)) return !transforms_scores(forms);
+  if (has_wide_values(params)) {
+    return is_plain_wide(params, forms) && keys_of_row(params) > kMostShortKeys;
+  }
+  // An encoder of 80 columns in e4m3, 16,384 patches 2086 and 2049 us, 8,112 603 and 596 (one NVIDIA
+  // H200, 2026-12-01).
+  if (forms.apart && !is_paged(params)) return !is_causal(params) && params.v_head_size <= 96;
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
   // window.
@@ -241,7 +268,10 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 /// for several row tiles the copies would spill, but of 64 columns.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params)) return false;
-  if (plan.scales_first || plan.cap > 0 || plan.slopes > 0) return false;
+  if (plan.cap == kWideCapForm && params.head_size == kWideCapColumns) {
+    return !plan.stays() && is_causal_over_pages(params);
+  }
+  if (transforms_scores(plan)) return false;
   if (plan.stays()) {
     return plan.tile.ahead && has_room_for_constants(params, plan) &&
            keys_of_row(params) > kMostKeysOfOneStep;
@@ -252,6 +282,9 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
     return plan.apart ? columns > 96 && columns <= 128 : plan.sums > 0 && columns <= 128;
   }
   if (is_long_and_full(params, plan)) return true;
+  if (has_wide_values(params)) {
+    return is_plain_wide(params, plan) && keys_of_row(params) > kMostShortKeys;
+  }
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
     return is_prompt_of_level_2(params) ||
@@ -385,7 +418,8 @@ int cap_form(const attn::AttendParams& params) {
   if (params.batch_invariant != 0) return 0;
   const bool is_narrow =
       params.head_size <= kMostCapColumns && params.v_head_size <= kMostCapColumns;
-  return is_narrow && params.score.soft_cap <= kMostCapOfForm ? kCapForm : 0;
+  if (params.score.soft_cap > kMostCapOfForm) return 0;
+  return is_narrow ? kCapForm : params.head_size == kWideCapColumns ? kWideCapForm : 0;
 }
 
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {

@@ -138,13 +138,16 @@ constexpr std::array kInt8Tiles = {
     TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
 };
-/// Of e4m3 scores whose weights keep 16 bits. Not measured: registers are those of 16-bit products.
+/// Of e4m3 scores whose weights keep 16 bits. One NVIDIA H200, 2026-12-01, one request of 16,384
+/// tokens: 128 columns 2788 us, in turns 2841, 128 x 160 3224; 64 columns 1940, 128 x 160 2370; 256
+/// columns 8159, without turns 8342. An image of 16,384 patches of 80 columns 3150, without turns
+/// 3231, by 112 keys 3187.
 constexpr std::array kWideTiles = {
     TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
     TileChoice{80, 96, 3, 96, true, "the widest that three consumers hold"},
     TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
     TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
-    TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},
+    TileChoice{256, 256, 2, 64, true, "the output takes most of the registers of two consumers"},
 };
 /// Of decodes: one consumer, two CTAs on a multiprocessor. Not measured. What bounds it is memory:
 /// of 64 keys of 128 columns 16 KB come, and 64 rows of them, few of which exist, take 384 clocks
