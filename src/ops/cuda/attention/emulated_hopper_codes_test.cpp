@@ -514,6 +514,7 @@ TEST_CASE("sums of e4m3 products reach f32 tile by tile, and with fast sums keep
 }
 
 struct Converted128 : Ragged128 {
+  static constexpr bool kKeepColumns = true;
   static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
 };
 struct ConvertedPaged : Converted128 {

@@ -223,11 +223,12 @@ bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
          keys_of_row(params) >= kLeastLateTokens;
 }
 
-/// Of level 1, whose values are converted. One NVIDIA H200, 2026-11-28, D128: two requests of 8,192
-/// tokens 2250 us without it and 1682 us with it, one of 16,384 4333 and 3178 us.
+/// Where codes become numbers of 16 bits. One NVIDIA H200, two requests of 8,192 tokens, without and
+/// with it: int8 at level 1 of D128 2250 and 1682 us (2026-11-28), e4m3 beside weights of 16 bits of
+/// D128 1947 and 1474, beside bf16 queries of D128 3261 and 2834, D64 1864 and 1448 (2026-12-01).
 bool keeps_columns(const attn::AttendParams& params) {
-  return has_wide_values(params) ||
-         (has_int8_scores(params) && value_element(params) == attn::Element::kI8);
+  if (has_int8_scores(params)) return value_element(params) == attn::Element::kI8;
+  return key_bytes(params) == 1 && !has_e4m3_products(params);
 }
 
 /// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of
