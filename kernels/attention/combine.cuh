@@ -6,6 +6,7 @@
 //
 // Config: kOutput (Element) · kVHeadSize · kWarps (of a CTA) · kRowWarps (of one (token, head) row:
 // 1, or all of a CTA, which then share out the parts) · kFewParts (there are never more than lanes)
+// · kTogether, where there is one: how many parts there are (combine_together())
 #pragma once
 
 #include "kernels/attention/rows.cuh"
@@ -86,6 +87,34 @@ __device__ __forceinline__ float weight_of_part(float log, float maximum) {
   return log == maximum ? 1.0f : exp2_fast(log - maximum);
 }
 
+/// Output and LSE of a row whose weights sum up to `total`, relative to `maximum` (log2 units).
+template <class Config>
+__device__ __forceinline__ void store_row(const AttendParams& params, i64 token, int head,
+                                          const LaneColumns<Config::kVHeadSize>& sums, float total,
+                                          float maximum) {
+  using Columns = LaneColumns<Config::kVHeadSize>;
+  const float factor = total == 0.0f ? 0.0f : 1.0f / total * output_factor(params);
+  const bool pairs = pairs_aligned(params);
+  const i64 at = token * params.output_token_stride + head * params.output_head_stride;
+#pragma unroll
+  for (int k = 0; k < Columns::kRuns; ++k) {
+    const int column = Columns::first(k);
+    if (!Columns::holds(k)) continue;
+    if constexpr (Columns::kGrain == 4) {
+      store_pair<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor,
+                                  sums.of[k][1] * factor, pairs);
+      store_pair<Config::kOutput>(params.output, at + column + 2, sums.of[k][2] * factor,
+                                  sums.of[k][3] * factor, pairs);
+    } else {
+      store_one<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor);
+    }
+  }
+  if (threadIdx.x % 32 == 0 && params.lse != nullptr) {
+    params.lse[head * params.lse_stride + token] =
+        total == 0.0f ? kNegInf : (maximum + log2_fast(total)) * kLn2;
+  }
+}
+
 /// Output and LSE of a row from what is known of its parts: log_of(p) in log2 units (-inf: no
 /// part), sum_of(p) (1 for normalised parts), values_of(p) [Dv]. Lanes share out the parts for
 /// maximum and total and the columns for the sum. The sum is a pipeline: while a batch of parts is
@@ -157,26 +186,15 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
     add_warps<kStep>(sums);
     if (first > 0) return;
   }
-  const float factor = total == 0.0f ? 0.0f : 1.0f / total * output_factor(params);
-  const bool pairs = pairs_aligned(params);
-  const i64 at = token * params.output_token_stride + head * params.output_head_stride;
-#pragma unroll
-  for (int k = 0; k < Columns::kRuns; ++k) {
-    const int column = Columns::first(k);
-    if (!Columns::holds(k)) continue;
-    if constexpr (Columns::kGrain == 4) {
-      store_pair<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor,
-                                  sums.of[k][1] * factor, pairs);
-      store_pair<Config::kOutput>(params.output, at + column + 2, sums.of[k][2] * factor,
-                                  sums.of[k][3] * factor, pairs);
-    } else {
-      store_one<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor);
-    }
-  }
-  if (lane == 0 && params.lse != nullptr) {
-    params.lse[head * params.lse_stride + token] =
-        total == 0.0f ? kNegInf : (maximum + log2_fast(total)) * kLn2;
-  }
+  store_row<Config>(params, token, head, sums, total, maximum);
+}
+
+/// A place that is worked out here and now, not where it is used.
+__device__ __forceinline__ i64 kept(i64 place) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+l"(place));
+#endif
+  return place;
 }
 
 /// The (token, head) row of this warp, of a grid whose x runs over them.
@@ -187,6 +205,63 @@ __device__ __forceinline__ i64 row_of_warp() {
   return static_cast<i64>(blockIdx.x) * kRows + threadIdx.x / (32 * Config::kRowWarps);
 }
 
+/// combine_splits() of kTogether parts, a warp a row, with every load under way before the first is
+/// waited for, and all places known before the parts are there. The compiler would ask for the
+/// values behind the exchange of log-weights, and so wait for the L2 twice, and for parts behind
+/// the fourth once more. Rows outside the requests are loaded as well, and not stored: there are
+/// hardly any, and all others would wait for where requests start.
+template <class Config>
+__device__ __forceinline__ void combine_together(const AttendParams& params,
+                                                 const SplitParams& split) {
+  using Columns = LaneColumns<Config::kVHeadSize>;
+  constexpr u32 kAll = 0xFFFFFFFFu;
+  constexpr int kParts = Config::kTogether;
+  constexpr int kLanes = kParts <= 2 ? 2 : (kParts <= 4 ? 4 : 8);  // that share out the log-weights
+  static_assert(kParts <= kLanes && Config::kRowWarps == 1);
+  // Tokens times heads of parts in memory are below 2^31 by far.
+  const auto row = static_cast<int>(row_of_warp<Config>());
+  const int token = row / params.num_heads;
+  const int head = row - token * params.num_heads;
+  if (token >= split.num_tokens) return;
+  const int* const starts = params.query_start_loc + params.first_request;
+  const int begin = load_now(starts);
+  const int end = load_now(starts + params.num_requests);
+  const int mine = static_cast<int>(threadIdx.x) % kLanes;
+  const i64 line = static_cast<i64>(smaller(mine, kParts - 1)) * params.num_heads + head;
+  const i64 lse = kept(line * split.num_tokens + token);
+  i64 values[kParts];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    const i64 of_part = static_cast<i64>(p) * split.num_tokens * params.num_heads;
+    values[p] = kept((of_part + row) * Config::kVHeadSize);
+  }
+  await_previous_kernel();  // which made the parts; the starts are older
+  const float log = split.partial_lse[lse];
+  Columns parts[kParts] = {};
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) parts[p].load(split.partial_output + values[p]);
+  const float weighed = mine < kParts ? log * kLog2E : kNegInf;
+  float maximum = kNegInf;
+  if (!(weighed <= maximum)) maximum = weighed;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(kAll, maximum, step);
+    if (!(other <= maximum)) maximum = other;
+  }
+  const float weight = weight_of_part(weighed, maximum);
+  float total = weight;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAll, total, step);
+  Columns sums{};
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    const float of_part = __shfl_sync(kAll, weight, p);
+    if (of_part != 0.0f) sums.add(of_part, parts[p]);
+  }
+  if (token < begin || token >= end) return;
+  store_row<Config>(params, token, head, sums, total, maximum);
+}
+
 /// Splits of split-KV decoding. Every request has num_splits, empty ones included. Grid: x = rows
 /// of the whole batch; rows outside the requests of `params` are idle.
 template <class Config>
@@ -194,6 +269,10 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
   allow_next_kernel();
+  if constexpr (requires { Config::kTogether; }) {
+    combine_together<Config>(params, split);
+    return;
+  }
   const i64 row = row_of_warp<Config>();
   const i64 token = row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);

@@ -37,9 +37,14 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
                        ? producer_registers_beside()
                        : producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
-    if (warp == 0) {
+    // Of a list each is a comparison of its own. A table of jumps is a load from constant memory
+    // that nobody has read, before the first key is asked for.
+    const auto is_warp = [warp](int number) {
+      return (has_tile_list<Config>() ? hidden(warp) : warp) == number;
+    };
+    if (is_warp(0)) {
       HopperProducer<Config, true>{shape, keys, thread % 32}.run();
-    } else if (warp == 1) {
+    } else if (is_warp(1)) {
       HopperProducer<Config, false>{shape, values, thread % 32}.run();
     } else if constexpr (HopperShape<Config>::kTransposes) {
       HopperTransposer<Config>{shape, warp - 2, thread % 32}.run();
@@ -53,10 +58,10 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
       HopperConverter<Config, false>{shape, warp - 2, thread % 32}.run();
     } else {
       if constexpr (HopperShape<Config>::kChecks) {
-        if (warp == 3) HopperChecker<Config>{shape, thread % 32}.run();
+        if (is_warp(3)) HopperChecker<Config>{shape, thread % 32}.run();
       }
       if constexpr (Config::kAhead) {
-        if (warp == 2) HopperDispatcher<Config>{shape, queries, thread % 32}.run();
+        if (is_warp(2)) HopperDispatcher<Config>{shape, queries, thread % 32}.run();
       }
     }
   } else if (kHasBeside && warpgroup > Config::kConsumers) {

@@ -39,13 +39,14 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
   const HopperGrid no_grid{};
   const HopperShape<Config> shape{params, no_grid, memory + (base - start), base, nullptr,
                                   &list,  &outputs};
-  if (threadIdx.x == 0) {
+  // Maps by a warp of their own, while another initialises barriers.
+  if (threadIdx.x == 32) {
     prefetch_map(keys);
     prefetch_map(values);
     if constexpr (Config::kAhead) prefetch_map(queries);
     if constexpr (HopperShape<Config>::kStoresBoxes) prefetch_map(outputs);
-    shape.init_barriers();
   }
+  if (threadIdx.x == 0) shape.init_barriers();
   allow_next_kernel();
   __syncthreads();
   run_hopper_roles<Config>(shape, keys, values, queries);

@@ -426,9 +426,9 @@ struct HopperShape {
   __device__ HopperItem listed_item(int index, int nth) const {
     const AttendTile from = list->tiles[index];  // two loads
     HopperItem item;
-    item.tile = {from.table_row,   from.kv_head,  params.num_heads / params.num_kv_heads,
-                 from.first_row,   from.num_rows, from.first_token,
-                 from.context_len, from.key_end};
+    const int group = group_of<Config>(params.num_heads / params.num_kv_heads);
+    item.tile = {from.table_row,   from.kv_head,     group,       from.first_row, from.num_rows,
+                 from.first_token, from.context_len, from.key_end};
     item.part = from.part;
     item.turn = static_cast<unsigned short>(nth % Config::kConsumers);
     item.bounds = cut_to(bounds_of<Config>(params, item.tile, 0, kTileM), from.key_begin);

@@ -41,6 +41,10 @@ AttendKernel combine_kernel(const attn::AttendParams& params, const std::string&
                            {"int kWarps", std::to_string(warps)},
                            {"int kRowWarps", std::to_string(wide ? warps : 1)},
                            {"bool kFewParts", spec_flag(most_parts <= kLanes)}};
+  // Splits are as many for every row. The kernel asks whether there is such a constant.
+  if (entry == "combine_splits" && !wide) {
+    kernel.spec.constants.emplace_back("int kTogether", std::to_string(parts));
+  }
   kernel.spec.name =
       fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
   kernel.tile_rows = wide ? 1 : warps;

@@ -532,6 +532,20 @@ TEST_CASE("each part is weighed once, by a lane, where no row has more parts tha
   CHECK(weighs_once(2, 64) == "false");
 }
 
+TEST_CASE("few splits are combined with all of them under way, by a kernel of as many") {
+  const HopperProblem problem(1, 128, 128, 16);
+  const auto constants_of = [&](const char* entry, int parts) {
+    const AttendKernel kernel = combine_kernel(problem.params, entry, parts, parts);
+    return kernel.spec.constants.back().first + " " + kernel.spec.constants.back().second;
+  };
+  CHECK(constants_of("combine_splits", 2) == "int kTogether 2");
+  CHECK(constants_of("combine_splits", 8) == "int kTogether 8");
+  CHECK(constants_of("combine_splits", 9) == "bool kFewParts true");
+  // Of these a row may have any number.
+  CHECK(constants_of("combine_plan", 2) == "bool kFewParts true");
+  CHECK(constants_of("reduce_segments", 2) == "bool kFewParts true");
+}
+
 TEST_CASE("options of decodes override the tile, and what there are is said") {
   const auto constants = [](const char* forced) {
     std::vector<KernelSpec> specs;

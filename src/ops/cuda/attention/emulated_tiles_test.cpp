@@ -7,6 +7,7 @@
 
 #include "ops/cuda/attention/emulated_hopper_runs_testing.h"
 
+#include "kernels/attention/combine.cuh"
 #include "kernels/attention/hopper/tiles.cuh"
 #include "ops/cuda/attention/attend_tiles_cases_testing.h"
 #include "ops/cuda/attention/hopper_tiles.h"
@@ -45,6 +46,30 @@ class EmulatedTiles final : public ForwardingOps {
 
  private:
   std::string options_;
+};
+
+/// combine_splits() of few parts by emulated CTAs, everything else by the CPU.
+template <int kParts>
+class EmulatedCombination final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  struct Config {
+    static constexpr attn::Element kOutput = attn::Element::kBF16;
+    static constexpr int kVHeadSize = 128;
+    static constexpr int kWarps = 4;
+    static constexpr int kRowWarps = 1;
+    static constexpr bool kFewParts = true;
+    static constexpr int kTogether = kParts;
+  };
+  void combine_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
+    REQUIRE(split.num_splits == kParts);
+    const AttendKernel kernel = combine_kernel(params, "combine_splits", kParts, kParts);
+    REQUIRE(kernel.spec.constants.back().second == std::to_string(kParts));
+    gridDim.x = static_cast<unsigned>(split.num_tokens * params.num_heads / Config::kWarps + 1);
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+      run_emulated_cta(kernel.threads, 0, [&] { attn::combine_together<Config>(params, split); });
+    }
+  }
 };
 
 /// Lets the requests of a group read the pages of its first request, as the list does.
@@ -188,6 +213,10 @@ struct BesideTiles : AheadTiles {
 struct BesideExact : BesideTiles {
   static constexpr bool kBounds = false;
 };
+/// Heads of a group as a constant, as kernels of drawn tiles have them.
+struct BesideFour : BesideTiles {
+  static constexpr int kGroup = 4;
+};
 /// The same with these tiles beside the others.
 TileCase beside(const std::string& name, int group, int num_ctas = 3) {
   TileCase c = few_rows(name, group);
@@ -217,6 +246,7 @@ struct BesideThree : BesideTiles {
 
 TEST_CASE("tiles beside others on emulated threads: tokens, windows, sinks, soft caps") {
   check<BesideTiles>(beside("decodes and prefills", 4));
+  check<BesideFour>(beside("decodes and prefills", 4));
   check<BesideTiles>(beside("decodes and prefills", 2, 1));   // none but tiles beside, by one CTA
   check<BesideTiles>(beside("decodes and prefills", 2, 40));  // more CTAs than tiles
   check<BesideExact>(beside("decodes and prefills", 4), "bounds=0");
@@ -285,6 +315,26 @@ TEST_CASE("requests' own keys beside prefixes on emulated threads, by four warps
       check<BesidePartsAlone>(*c, "shares=0");
     }
   }
+}
+
+template <int kParts>
+void check_combination(TileCase c) {
+  CAPTURE(c.attend.name);
+  CAPTURE(kParts);
+  c.parts = kParts - 1;
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedCombination<kParts> emulated(*cpu);
+  TilesOps expected(*cpu, c);
+  TilesOps actual(emulated, c);
+  const std::vector<Tensor> reference = run_attend(expected, c.attend);
+  check_same(run_attend(actual, c.attend), reference, 1e-2);
+}
+
+TEST_CASE("few parts of a list's rows are combined on emulated threads, all under way at once") {
+  check_combination<2>(case_named("a prefix under sinks"));
+  check_combination<4>(case_named("two prefixes, one request of its own"));
+  check_combination<5>(case_named("two prefixes, one request of its own"));
+  check_combination<8>(case_named("two prefixes, one request of its own"));
 }
 
 }  // namespace attnbench::cuda

@@ -83,8 +83,8 @@ inline constexpr std::string_view kClusterEntry = "decode_cluster";
 bool fits_in_cluster(const Target& target, const attn::AttendParams& params,
                      const AttendKernel& kernel);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
-/// for about so many parts a row, of which none has more than `most_parts`; tile_rows (token, head)
-/// rows a CTA. In attend.cpp.
+/// for about so many parts a row, with combine_splits exactly so many, of which none has more than
+/// `most_parts`; tile_rows (token, head) rows a CTA. In attend.cpp.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts,
                             std::int64_t most_parts);
 
