@@ -41,8 +41,10 @@ AttendKernel combine_kernel(const attn::AttendParams& params, const std::string&
                            {"int kWarps", std::to_string(warps)},
                            {"int kRowWarps", std::to_string(wide ? warps : 1)},
                            {"bool kFewParts", spec_flag(most_parts <= kLanes)}};
-  // Splits are as many for every row. The kernel asks whether there is such a constant.
-  if (entry == "combine_splits" && !wide) {
+  // Splits are as many for every row. Wider rows, of latents, would take 157 registers. The kernel
+  // asks whether there is such a constant.
+  constexpr int kMostTogetherColumns = 256;
+  if (entry == "combine_splits" && !wide && params.v_head_size <= kMostTogetherColumns) {
     kernel.spec.constants.emplace_back("int kTogether", std::to_string(parts));
   }
   kernel.spec.name =
