@@ -406,6 +406,12 @@ struct WideUnrolled : Wide128 {
   static constexpr bool kUnrolled = true;
   static constexpr bool kBounds = true;
 };
+struct WideWindow80 : Wide80To72 {
+  static constexpr int kOutputColumns = 0;
+  static constexpr int kConsumers = 1;
+  static constexpr int kTileN = 80;
+  static constexpr bool kPingPong = false;
+};
 /// Without addresses that only advance.
 struct WideDivided : WideRagged128 {
   static constexpr int kHeadSize = 160;
@@ -429,6 +435,11 @@ TEST_CASE("the Hopper kernel on emulated threads keeps 16 bits of weights beside
   check<WideRagged128>(c);
   check<Wide64>(hopper_wide_codes("e4m3 scores, d64, pages of 64", 64, 64, 64));
   check<Wide80To72>(hopper_wide_codes("e4m3 scores, d80/72", 80, 72));
+  c = hopper_wide_codes("e4m3 scores, d80, windows", 80, 80);
+  c.window_right = -1;
+  c.query_lens = {64, 64, 20, 0};
+  c.context_lens = {0, 0, 0, 0};
+  check<WideWindow80>(c);
   check<Wide192>(hopper_wide_codes("e4m3 scores, d192/128", 192, 128));
   check<Wide256>(hopper_wide_codes("e4m3 scores, d256", 256, 256, 16));
   check<WideDivided>(hopper_wide_codes("e4m3 scores, d160", 160, 160));

@@ -104,6 +104,11 @@ inline std::vector<HopperCase> hopper_code_cases() {
       add(c, plain + ":unroll=1:bounds=1");
     }
   }
+  c = hopper_wide_codes("hopper e4m3, P of 16 bits, d80 windows", 80, 80);
+  c.window_right = -1;
+  c.query_lens = {64, 64, 20, 0, 64};
+  c.context_lens = {0, 0, 0, 0, 0};
+  add(c, plain);
   c = hopper_wide_codes("hopper e4m3, P of 16 bits, d80/72", 80, 72);
   c.has_sinks = true;
   c.window_right = -1;

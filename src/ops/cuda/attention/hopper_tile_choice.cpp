@@ -149,6 +149,8 @@ constexpr std::array kWideTiles = {
     TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
     TileChoice{256, 256, 2, 64, true, "the output takes most of the registers of two consumers"},
 };
+/// And of windows. Two CTAs on a multiprocessor: for three by 64 keys there are too few registers.
+constexpr TileChoice kWideWindowTile{96, 96, 1, 80, false, kWindowTile.reason};
 /// Of decodes: one consumer, two CTAs on a multiprocessor. Not measured. What bounds it is memory:
 /// of 64 keys of 128 columns 16 KB come, and 64 rows of them, few of which exist, take 384 clocks
 /// of the tensor cores.
@@ -269,7 +271,11 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
     return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
                                      : first_tile(kCodeTiles, params, scales_first, forms.apart);
   }
-  if (has_wide_values(params)) return first_tile(kWideTiles, params, scales_first);
+  if (has_wide_values(params)) {
+    const bool is_window = has_short_sequences(params) && max_packed_rows(params) <= kWindowRows &&
+                           has_columns_of(kWideWindowTile, params) && !scales_first;
+    return is_window ? kWideWindowTile : first_tile(kWideTiles, params, scales_first);
+  }
   if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
   if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
