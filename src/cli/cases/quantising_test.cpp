@@ -67,8 +67,10 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
   CHECK(texts(problem_of(AttentionType::kDecoder, 128, {{1, 900}}), "NVIDIA A100") ==
         "decode: not measured on NVIDIA A100 with heads of 128\n");
   CHECK(texts(problem_of(AttentionType::kMmEncoder, 80, {{64, 64}}), "NVIDIA H200") ==
-        "encoder fp8 query, key, value and P: pays: 1.11 times as fast as 16 bits at q16k "
-        "(f53feb7, 2026-11-30)\n");
+        "encoder fp8 query, key, value and P: about even: 1.00 times as fast as 16 bits at q16k "
+        "(c675c95, 2026-12-01)\n"
+        "encoder fp8 query, key and value: does not pay: 0.74 times as fast as 16 bits at q16k "
+        "(c675c95, 2026-12-01)\n");
   CHECK(texts(problem_of(AttentionType::kMmEncoder, 72, {{64, 64}}), "NVIDIA H200") ==
         "encoder: not measured on NVIDIA H200 with heads of 72\n");
   Problem latent = problem_of(AttentionType::kMla, 192, {{1, 900}});
