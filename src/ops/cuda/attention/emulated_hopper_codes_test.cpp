@@ -409,7 +409,7 @@ struct WideUnrolled : Wide128 {
 struct WideWindow80 : Wide80To72 {
   static constexpr int kOutputColumns = 0;
   static constexpr int kConsumers = 1;
-  static constexpr int kTileN = 80;
+  static constexpr int kTileN = 64;
   static constexpr bool kPingPong = false;
 };
 /// Without addresses that only advance.

@@ -286,6 +286,8 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (has_int8_scores(params) && plan.unrolled) return 256;
   if (key_bytes(params) == 1 && plan.scales_first) return 128;
   if (plan.sums > 0 && params.score.window_left >= 0) return 184;
+  // Three CTAs on a multiprocessor.
+  if (plan.tile.wide_values && plan.tile.consumers == 1) return 112;
   if (key_bytes(params) == 1) return plan.apart ? 160 : plan.unrolled ? 64 : 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;

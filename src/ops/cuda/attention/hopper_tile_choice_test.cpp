@@ -129,6 +129,14 @@ TEST_CASE("images have tiles by how many rounds of the multiprocessors they take
   // Long ones can be cut.
   CHECK(of_images(80, 8112, 1) == "192x112, 3 stages");
   CHECK(of_images(72, 12288, 1) == "192x112, 3 stages");
+  HopperProblem codes(64, 80, 80);
+  codes.params.num_requests = 20;
+  codes.params.num_heads = codes.params.num_kv_heads = 16;
+  codes.params.score.window_right = -1;
+  codes.params.query_element = codes.params.kv.element = attn::Element::kE4M3;
+  CHECK(tile_of(codes) == "64x64, 2 stages");
+  codes.params.max_query_len = codes.params.max_seq_len = 257;
+  CHECK(tile_of(codes) == "192x96, 2 stages, in turns");
   // Not measured: 96 columns.
   CHECK(of_images(96, 1024, 4) == "64x64, 2 stages, ahead");
 }
