@@ -154,6 +154,12 @@ bool transforms_scores(const HopperPlan& plan) {
   return plan.scales_first || plan.cap > 0 || plan.slopes > 0;
 }
 
+/// Whether rows see no more keys than that. Why not where bytes may not depend on the batch: its
+/// longest request would decide.
+bool are_keys_few(const attn::AttendParams& params, std::int64_t most) {
+  return params.batch_invariant == 0 && keys_of_row(params) <= most;
+}
+
 /// Every row sees all of contiguous keys: with maxima by integers, a step for every stage, and
 /// both, two requests of 8,192 tokens of 128 columns 2775, 2783 and 2768 us, 2825 without, of 64
 /// columns 1840, 1867 and 1839, 1865 without, in another call 1867 with steps and 1906 without (one
@@ -163,7 +169,7 @@ bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) 
   const auto is_measured = [](int columns) {
     return columns == kFewColumns || columns == 72 || columns == 80 || columns == 128;
   };
-  return !plan.stays() && keys_of_row(params) > kAheadTokens && plan.tile.consumers == 3 &&
+  return !plan.stays() && !are_keys_few(params, kAheadTokens) && plan.tile.consumers == 3 &&
          !is_paged(params) && !is_causal(params) && !has_window(params) &&
          params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f &&
          operand_bytes(params) == 2 && key_bytes(params) == 2 && is_measured(params.head_size) &&
@@ -198,7 +204,7 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
   }
   if (is_plain_wide(params, asked) && is_paged(params) && choice.consumers == 3) {
     plan.tile.stages = kStagesWithoutTurns;
-    if (keys_of_row(params) <= kMostShortKeys) plan.tile.tile_n = kShortTileN;
+    if (are_keys_few(params, kMostShortKeys)) plan.tile.tile_n = kShortTileN;
   }
   // Long images: 8,112 patches of 80 columns 606 us in turns and 575 without, 16,384 of them 2164
   // in turns, 2176 without and 2164 by three stages, 12,288 of 72 columns 1217, 1225 and 1221 (one
@@ -223,9 +229,10 @@ bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
          keys_of_row(params) >= kLeastLateTokens;
 }
 
-/// Where codes become numbers of 16 bits. One NVIDIA H200, two requests of 8,192 tokens, without and
-/// with it: int8 at level 1 of D128 2250 and 1682 us (2026-11-28), e4m3 beside weights of 16 bits of
-/// D128 1947 and 1474, beside bf16 queries of D128 3261 and 2834, D64 1864 and 1448 (2026-12-01).
+/// Where codes become numbers of 16 bits. One NVIDIA H200, two requests of 8,192 tokens, without
+/// and with it: int8 at level 1 of D128 2250 and 1682 us (2026-11-28), e4m3 beside weights of 16
+/// bits of D128 1947 and 1474, beside bf16 queries of D128 3261 and 2834, D64 1864 and 1448
+/// (2026-12-01).
 bool keeps_columns(const attn::AttendParams& params) {
   if (has_int8_scores(params)) return value_element(params) == attn::Element::kI8;
   return key_bytes(params) == 1 && !has_e4m3_products(params);
@@ -244,10 +251,10 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
   if (is_long_and_full(params, forms)) return !transforms_scores(forms);
   if (has_wide_values(params)) {
-    return is_plain_wide(params, forms) && keys_of_row(params) > kMostShortKeys;
+    return is_plain_wide(params, forms) && !are_keys_few(params, kMostShortKeys);
   }
-  // An encoder of 80 columns in e4m3, 16,384 patches 2086 and 2049 us, 8,112 603 and 596 (one NVIDIA
-  // H200, 2026-12-01).
+  // An encoder of 80 columns in e4m3, 16,384 patches 2086 and 2049 us, 8,112 603 and 596 (one
+  // NVIDIA H200, 2026-12-01).
   if (forms.apart && !is_paged(params)) return !is_causal(params) && params.v_head_size <= 96;
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
   // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
@@ -284,7 +291,7 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   }
   if (is_long_and_full(params, plan)) return true;
   if (has_wide_values(params)) {
-    return is_plain_wide(params, plan) && keys_of_row(params) > kMostShortKeys;
+    return is_plain_wide(params, plan) && !are_keys_few(params, kMostShortKeys);
   }
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {

@@ -175,7 +175,7 @@ bool has_short_sequences(const attn::AttendParams& params) {
   if (params.batch_invariant != 0 || is_paged(params) || is_causal(params)) return false;
   const std::int64_t rows = max_packed_rows(params);
   if (rows <= kWindowRows) return true;
-  const bool is_image = has_image_columns(params);
+  const bool is_image = has_image_columns(params) && key_bytes(params) == 2;
   if (is_image && !hopper_ahead_misfit(params).empty()) return false;
   return rows <= kShortRows && num_tiles_with_rows(params, attn::kConsumerRows) <=
                                    (is_image ? kFewImageTiles : kFewTiles);

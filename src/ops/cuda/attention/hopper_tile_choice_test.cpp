@@ -141,6 +141,33 @@ TEST_CASE("images have tiles by how many rounds of the multiprocessors they take
   CHECK(of_images(96, 1024, 4) == "64x64, 2 stages, ahead");
 }
 
+TEST_CASE("where bytes may not depend on the batch its longest request chooses nothing") {
+  const auto of_tokens = [](int tokens, int columns, int block_size, bool codes) {
+    HopperProblem problem(tokens, columns, columns, block_size);
+    problem.params.batch_invariant = 1;
+    problem.params.num_requests = 2;
+    if (codes) problem.params.query_element = problem.params.kv.element = attn::Element::kE4M3;
+    if (block_size == 0) {
+      problem.params.score.window_right = -1;
+      problem.params.num_heads = problem.params.num_kv_heads;
+    }
+    return hopper_plan(problem.params).reason;
+  };
+  for (const bool codes : {false, true}) {
+    for (const int columns : {64, 80, 128, 256}) {
+      for (const int block_size : {0, 16}) {
+        if (columns == 80 && block_size != 0) continue;
+        CAPTURE(columns);
+        CAPTURE(block_size);
+        const std::string alone = of_tokens(60, columns, block_size, codes);
+        for (const int tokens : {300, 2000, 9000}) {
+          CHECK(of_tokens(tokens, columns, block_size, codes) == alone);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("short requests of 192 and 128 columns store late, from a second place of queries") {
   HopperProblem brief(512, 192, 128);
   brief.params.num_heads = brief.params.num_kv_heads;
