@@ -420,7 +420,7 @@ TEST_CASE(
     "short queries over 16-bit entries have their lists dealt out where that fills a device") {
   Problem problem = sparse_problem();
   problem.mla.sparse_topk = 2048;
-  problem.batch = {{1, 300}, {1, 200}, {2, 90}};
+  problem.batch = {{2, 300}, {2, 200}, {2, 90}};
   const Run run(problem, "FLASHMLA_SPARSE");
   CHECK(run.plan.sparse_batch.num_decodes == 3);
   CHECK(run.plan.num_parts == 132 / 2);
@@ -435,8 +435,11 @@ TEST_CASE(
   CHECK(whole.plan.num_parts == 132);
   CHECK(!whole.has_step("combine_decode"));
   CHECK(whole.error() < kTolerance);
-  problem.batch = {{1, 300}, {9, 90}};
-  CHECK(!Run(problem, "FLASHMLA_SPARSE").has_step("attend_sparse_decode"));
+  for (const std::vector<Request>& batch :
+       {std::vector<Request>{{1, 300}, {2, 90}}, std::vector<Request>{{9, 300}, {9, 90}}}) {
+    problem.batch = batch;
+    CHECK(!Run(problem, "FLASHMLA_SPARSE").has_step("attend_sparse_decode"));
+  }
   problem.batch = {{1, 300}};
   problem.attention.batch_invariant = true;
   CHECK(!Run(problem, "FLASHMLA_SPARSE").has_step("attend_sparse_decode"));

@@ -33,7 +33,8 @@ std::int64_t longest_query_of(const Problem& problem, int count) {
 /// Requests of a sparse batch whose lists are dealt out by a plan. Of packed entries the decodes,
 /// as upstream splits the batch: the others go over a copy. Of 16-bit entries all or none, since
 /// all can be attended at once: where there are but short queries, 64 requests of 64 heads would
-/// leave half of an H200 idle otherwise. Lists that fill the device as they are stay whole
+/// leave half of an H200 idle otherwise. They have to be equally long, because parts have CTAs for
+/// as many tokens as the longest has. Lists that fill the device as they are stay whole
 /// (plan_dense_decode()), and so they do in batch-invariant mode.
 BatchSplit split_sparse_batch(const MlaCapability& capability, const Problem& problem) {
   if (is_packed(mla_cache_dtype(capability, problem))) {
@@ -41,9 +42,9 @@ BatchSplit split_sparse_batch(const MlaCapability& capability, const Problem& pr
   }
   constexpr std::int64_t kLongestPlanned = 8;
   const int all = static_cast<int>(problem.num_requests());
-  if (problem.attention.batch_invariant || longest_query_of(problem, all) > kLongestPlanned) {
-    return {};
-  }
+  const std::int64_t longest = longest_query_of(problem, all);
+  const bool is_uniform = problem.num_tokens() == longest * all;
+  if (problem.attention.batch_invariant || !is_uniform || longest > kLongestPlanned) return {};
   return {all, 0, static_cast<int>(problem.num_tokens()), 0};
 }
 

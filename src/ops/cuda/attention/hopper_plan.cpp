@@ -202,7 +202,8 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
     plan.tile.stages = kStagesWithoutTurns;
     plan.ping_pong = false;
   }
-  if (is_plain_wide(params, asked) && is_paged(params) && choice.consumers == 3) {
+  if (is_plain_wide(params, asked) && is_paged(params) && choice.consumers == 3 &&
+      asked.tile.tile_n <= choice.tile_n) {
     plan.tile.stages = kStagesWithoutTurns;
     if (are_keys_few(params, kMostShortKeys)) plan.tile.tile_n = kShortTileN;
   }
@@ -233,9 +234,11 @@ bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
 /// and with it: int8 at level 1 of D128 2250 and 1682 us (2026-11-28), e4m3 beside weights of 16
 /// bits of D128 1947 and 1474, beside bf16 queries of D128 3261 and 2834, D64 1864 and 1448
 /// (2026-12-01).
+/// Contiguous keys beside 16-bit queries would spill.
 bool keeps_columns(const attn::AttendParams& params) {
   if (has_int8_scores(params)) return value_element(params) == attn::Element::kI8;
-  return key_bytes(params) == 1 && !has_e4m3_products(params);
+  return has_wide_values(params) ||
+         (key_bytes(params) == 1 && operand_bytes(params) == 2 && is_paged(params));
 }
 
 /// Prompts of level 2, whose values have 16 bits. One NVIDIA H200, 2026-11-28, two requests of
@@ -251,7 +254,7 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
   if (is_long_and_full(params, forms)) return !transforms_scores(forms);
   if (has_wide_values(params)) {
-    return is_plain_wide(params, forms) && !are_keys_few(params, kMostShortKeys);
+    return is_plain_wide(params, forms) && !forms.stays() && !are_keys_few(params, kMostShortKeys);
   }
   // An encoder of 80 columns in e4m3, 16,384 patches 2086 and 2049 us, 8,112 603 and 596 (one
   // NVIDIA H200, 2026-12-01).

@@ -166,7 +166,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   const bool is_beside = list.num_beside > 0 && params.head_size > kFewListColumns;
   const HopperPlan alone = is_long || is_beside ? hopper_plan(params, "ahead=0") : HopperPlan{};
   if (!has_option(options, "bounds")) plan.bounds = alone.bounds;
-  if (!has_option(options, "unroll")) plan.unrolled = is_long && alone.unrolled;
+  if (!has_option(options, "unroll")) plan.unrolled = is_long && alone.unrolled && alone.cap == 0;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
