@@ -22,7 +22,6 @@ constexpr int kAheadTokens = 4096;
 /// 987 us, one of 16,384 1878 and 1897. Of 128 1464 and 1526, 2820 and 2978, of 256 2840 and 2949.
 constexpr int kAheadTokensOfFewColumns = 8192;
 constexpr int kFewColumns = 64;
-constexpr int kImageColumns = 80;  // of encoders, at most
 /// Where every query head has keys of its own, a row tile has as many tokens as rows, and so more
 /// tiles of keys that the mask cuts. Causal, over pages; one NVIDIA H200, 2026-11-30, 32 heads, us:
 /// of 64 columns two requests of 8,192 tokens 1048 ahead and 1011 otherwise, 8 of 2,048 352 ahead

@@ -159,8 +159,8 @@ constexpr TileChoice kInt8DecodeTile{256, 256, 1, 64, false, "of no more than 64
 
 /// Columns that encoders have and that fill no line.
 bool has_image_columns(const attn::AttendParams& params) {
-  constexpr int kMost = 80;
-  return params.head_size > 64 && params.head_size <= kMost && params.v_head_size <= kMost;
+  return params.head_size > 64 && params.head_size <= kImageColumns &&
+         params.v_head_size <= kImageColumns;
 }
 /// Row tiles that have rows: a launch has as many for every request as the longest one needs.
 std::int64_t num_tiles_with_rows(const attn::AttendParams& params, int rows) {

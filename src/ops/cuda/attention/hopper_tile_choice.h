@@ -37,6 +37,9 @@ bool has_window(const attn::AttendParams& params);
 std::int64_t keys_of_request(const attn::AttendParams& params);
 /// And that a row sees.
 std::int64_t keys_of_row(const attn::AttendParams& params);
+/// Heads of encoders whose columns fill no line have at most so many.
+inline constexpr int kImageColumns = 80;
+
 int operand_bytes(const attn::AttendParams& params);
 /// Of scores and of weights and values.
 bool has_e4m3_products(const attn::AttendParams& params);

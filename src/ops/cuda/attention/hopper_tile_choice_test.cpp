@@ -142,9 +142,12 @@ TEST_CASE("images have tiles by how many rounds of the multiprocessors they take
 }
 
 TEST_CASE("where bytes may not depend on the batch its longest request chooses nothing") {
-  const auto of_tokens = [](int tokens, int columns, int block_size, bool codes) {
+  enum Mask { kPlain, kWindow, kCap };
+  const auto of_tokens = [](int tokens, int columns, int block_size, bool codes, Mask mask) {
     HopperProblem problem(tokens, columns, columns, block_size);
     problem.params.batch_invariant = 1;
+    if (mask == kWindow) problem.params.score.window_left = 299;
+    if (mask == kCap) problem.params.score.soft_cap = 30.0f;
     problem.params.num_requests = 2;
     if (codes) problem.params.query_element = problem.params.kv.element = attn::Element::kE4M3;
     if (block_size == 0) {
@@ -154,14 +157,17 @@ TEST_CASE("where bytes may not depend on the batch its longest request chooses n
     return hopper_plan(problem.params).reason;
   };
   for (const bool codes : {false, true}) {
-    for (const int columns : {64, 80, 128, 256}) {
+    for (const int columns : {64, 80, 96, 128, 256}) {
       for (const int block_size : {0, 16}) {
         if (columns == 80 && block_size != 0) continue;
-        CAPTURE(columns);
-        CAPTURE(block_size);
-        const std::string alone = of_tokens(60, columns, block_size, codes);
-        for (const int tokens : {300, 2000, 9000}) {
-          CHECK(of_tokens(tokens, columns, block_size, codes) == alone);
+        for (const Mask mask : {kPlain, kWindow, kCap}) {
+          CAPTURE(columns);
+          CAPTURE(block_size);
+          CAPTURE(mask);
+          const std::string alone = of_tokens(60, columns, block_size, codes, mask);
+          for (const int tokens : {300, 2000, 9000}) {
+            CHECK(of_tokens(tokens, columns, block_size, codes, mask) == alone);
+          }
         }
       }
     }
