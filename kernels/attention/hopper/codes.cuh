@@ -10,7 +10,7 @@
 // numbers where they are, since products do not mix types.
 #pragma once
 
-#include "kernels/attention/hopper/work.cuh"
+#include "kernels/attention/hopper/producer.cuh"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 
@@ -132,11 +132,19 @@ struct HopperConverter {
                                    (kStepRows != 4 || (kFrom.span == 128 && kTo.span == 128));
   static constexpr bool kKeepsColumns = kCanKeep && requires { Config::kKeepColumns; };
 
+  /// Where keys are converted too, all four warps of the producers convert: the first of keys and
+  /// the first of values bring the codes as well, each tile when those of two before are converted.
+  /// Why: a warp that only brings has little to do, and one warp that converts all keys, and one
+  /// all values, were what the products waited for.
+  static constexpr bool kBrings = Shape::kConverts;
+
   const Shape& shape;
+  const TensorMap& map;
   int worker;
   int lane;
   Ring<kCodeStages> codes{0, 0};
   Ring<Config::kStages> numbers{0, 1};
+  HopperProducer<Config, kIsKey> bringer{shape, map, lane};
 
   template <bool kScaled>
   __device__ __forceinline__ static void convert_piece(const unsigned char* from,
@@ -191,30 +199,51 @@ struct HopperConverter {
     }
   }
 
-  __device__ void run() {
+  /// The codes of the current stage into the current stage of numbers.
+  __device__ __forceinline__ void convert_stage(float scale) {
     constexpr int kFull = kIsKey ? 0 : 2;  // of code_barrier()
     constexpr HopperLayout kLayout = Shape::kLayout;
+    const int from = kIsKey ? kLayout.code_key + codes.stage * kLayout.code_key_bytes
+                            : kLayout.code_value + codes.stage * kLayout.code_value_bytes;
+    const int to = kIsKey ? kLayout.key + numbers.stage * kLayout.key_bytes
+                          : kLayout.value + numbers.stage * kLayout.value_bytes;
+    await(shape.code_barrier(kFull, codes.stage), codes.parity);
+    await(kIsKey ? shape.key_empty(numbers.stage) : shape.value_empty(numbers.stage),
+          numbers.parity);
+    convert(shape.memory + from, shape.memory + to, scale);
+    publish_shared_writes();
+    __syncwarp();
+    if (lane == 0) {
+      arrive(shape.code_barrier(kFull + 1, codes.stage));
+      arrive(kIsKey ? shape.key_full(numbers.stage) : shape.value_full(numbers.stage));
+    }
+    codes.advance();
+    numbers.advance();
+  }
+
+  __device__ void run() {
     shape.for_each_item([&](const HopperItem& item) {
       const float* const scales = kIsKey ? shape.params.kv.k_scale : shape.params.kv.v_scale;
       const float scale = scales == nullptr ? 1.0f : scales[item.tile.kv_head];
-#pragma unroll 1
-      for (int n = item.keys.first; n < item.keys.end; ++n) {
-        const int from = kIsKey ? kLayout.code_key + codes.stage * kLayout.code_key_bytes
-                                : kLayout.code_value + codes.stage * kLayout.code_value_bytes;
-        const int to = kIsKey ? kLayout.key + numbers.stage * kLayout.key_bytes
-                              : kLayout.value + numbers.stage * kLayout.value_bytes;
-        await(shape.code_barrier(kFull, codes.stage), codes.parity);
-        await(kIsKey ? shape.key_empty(numbers.stage) : shape.value_empty(numbers.stage),
-              numbers.parity);
-        convert(shape.memory + from, shape.memory + to, scale);
-        publish_shared_writes();
-        __syncwarp();
-        if (lane == 0) {
-          arrive(shape.code_barrier(kFull + 1, codes.stage));
-          arrive(kIsKey ? shape.key_full(numbers.stage) : shape.value_full(numbers.stage));
+      const int last = item.keys.end - 1;
+      if constexpr (kBrings) {
+        const bool brings = worker == 0 && lane < HopperProducer<Config, kIsKey>::kBoxes;
+        if (last < item.keys.first) return;  // the table may have no entry for the request
+        auto source = bringer.open(item);
+        for (int n = last; n > last - kCodeStages && n >= item.keys.first; --n) {
+          if (brings) bringer.bring(item, source, n);
         }
-        codes.advance();
-        numbers.advance();
+#pragma unroll 1
+        for (int n = last; n >= item.keys.first; --n) {
+          convert_stage(scale);
+          if (brings && n - kCodeStages >= item.keys.first) {
+            bringer.bring(item, source, n - kCodeStages);
+          }
+          __syncwarp();
+        }
+      } else {
+#pragma unroll 1
+        for (int n = last; n >= item.keys.first; --n) convert_stage(scale);
       }
     });
   }

@@ -50,7 +50,8 @@ struct HopperItems : HopperConsumer<Config> {
     const Plan plan = plan_of(item);
     // What is skipped first may be settled, which asks the rows, and in a list how many there are.
     const bool begins_to_skip = has_tile_list<Config>() || plan.seen.end < plan.tiles.end;
-    const bool describes_first = begins_to_skip || copies(item);
+    // Of codes reset() asks whose scales they are.
+    const bool describes_first = begins_to_skip || copies(item) || Shape::kCodes;
     if (describes_first) describe(item);
     if (copies(item)) copy_query();
     Registers r;
@@ -131,8 +132,9 @@ struct HopperItems : HopperConsumer<Config> {
           r, plan_of(item),
           [&] {
             store_due();
+            if (Shape::kCodes && !copies_query) describe(item);
             reset(r);
-            if (!copies_query) describe(item);
+            if (!Shape::kCodes && !copies_query) describe(item);
           },
           leave_due);
       normalise(r);

@@ -42,25 +42,32 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
     const auto is_warp = [warp](int number) {
       return (has_tile_list<Config>() ? hidden(warp) : warp) == number;
     };
-    if (is_warp(0)) {
+    if constexpr (HopperShape<Config>::kConverts) {
+      if (warp < 2) {
+        HopperConverter<Config, true>{shape, keys, warp, thread % 32}.run();
+      } else {
+        HopperConverter<Config, false>{shape, values, warp - 2, thread % 32}.run();
+      }
+    } else if (is_warp(0)) {
       HopperProducer<Config, true>{shape, keys, thread % 32}.run();
     } else if (is_warp(1)) {
-      HopperProducer<Config, false>{shape, values, thread % 32}.run();
+      HopperProducer<Config, false> producer{shape, values, thread % 32};
+      if constexpr (HopperShape<Config>::kHandsOverByValues) {
+        HopperDispatcher<Config> dispatcher{shape, queries, thread % 32};
+        producer.run([&](const HopperItem& item) { dispatcher.hand_over(item); });
+        dispatcher.end();
+      } else {
+        producer.run();
+      }
     } else if constexpr (HopperShape<Config>::kTransposes) {
       HopperTransposer<Config>{shape, warp - 2, thread % 32}.run();
-    } else if constexpr (HopperShape<Config>::kConverts) {
-      if (warp == 2) {
-        HopperConverter<Config, true>{shape, 0, thread % 32}.run();
-      } else {
-        HopperConverter<Config, false>{shape, 0, thread % 32}.run();
-      }
     } else if constexpr (HopperShape<Config>::kConvertsValues) {
-      HopperConverter<Config, false>{shape, warp - 2, thread % 32}.run();
+      HopperConverter<Config, false>{shape, values, warp - 2, thread % 32}.run();
     } else {
       if constexpr (HopperShape<Config>::kChecks) {
         if (is_warp(3)) HopperChecker<Config>{shape, thread % 32}.run();
       }
-      if constexpr (Config::kAhead) {
+      if constexpr (Config::kAhead && !HopperShape<Config>::kHandsOverByValues) {
         if (is_warp(2)) HopperDispatcher<Config>{shape, queries, thread % 32}.run();
       }
     }

@@ -129,58 +129,98 @@ struct HopperProducer {
     __syncwarp();
   }
 
+  /// Where the tiles of an item lie in pages, with this lane's entries of the tile that is brought
+  /// next and of the one behind it. Who converts between two tiles needs no second one, and has no
+  /// register for it.
+  static constexpr int kEntriesAhead = Shape::kConverts ? 1 : 2;
+  struct Pages {
+    const int* table;
+    int chunk;
+    unsigned long long policy;
+    int entry;
+    int next;
+  };
+  __device__ __forceinline__ Pages open_pages(const HopperItem& item) const {
+    const AttendParams& params = shape.params;
+    const i64 head_stride = kIsKey ? params.kv.head_stride_key : params.kv.head_stride_value;
+    Pages pages;
+    pages.chunk = item.tile.kv_head * static_cast<int>(head_stride / kElements);
+    pages.table = params.kv.block_table + item.tile.request * params.kv.block_table_stride;
+    // Why first out: one tile reads the keys of a decode, several the keys of a prefill.
+    const bool read_once = has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows;
+    pages.policy = read_once ? kEvictFirst : kEvictLast;
+    pages.entry = entry_from(item, pages, item.keys.end - 1);
+    pages.next = entry_from(item, pages, item.keys.end - 2);
+    return pages;
+  }
+  __device__ __forceinline__ int entry_from(const HopperItem& item, const Pages& pages,
+                                            int n) const {
+    return entry_of(item, pages.table, larger(n, item.keys.first));
+  }
+  /// Tile `n`, which follows n + 1.
+  __device__ __forceinline__ void bring(const HopperItem& item, Pages& pages, int n) {
+    const int after = entry_from(item, pages, n - kEntriesAhead);
+    const int slot =
+        (item.keys.origin + n * Config::kTileN + lane * kBoxRows) % larger(Config::kBlockSize, 1);
+    const u32 to = open_stage() + lane * (kBoxRows * kColumns * kElementBytes);
+    if (!kScales || lane < kBoxes) {
+      load_box<5>(to, map, {{0, 0, pages.chunk, slot / 8, pages.entry}}, full(), pages.policy);
+    }
+    if constexpr (kScales) bring_scales(item, pages.table, n);
+    ring.advance();
+    pages.entry = kEntriesAhead == 2 ? pages.next : after;
+    pages.next = after;
+  }
+
   /// `begins(n)` is called before tile `n` is brought.
   template <class Begins>
   __device__ void bring_pages(const HopperItem& item, const Begins& begins) {
     if (item.keys.first >= item.keys.end) return;  // the table may have no entry for the request
-    const AttendParams& params = shape.params;
-    const i64 head_stride = kIsKey ? params.kv.head_stride_key : params.kv.head_stride_value;
-    const int chunk = item.tile.kv_head * static_cast<int>(head_stride / kElements);
-    const int* table = params.kv.block_table + item.tile.request * params.kv.block_table_stride;
-    const int first = item.keys.first;
-    const auto entry_from = [&](int n) { return entry_of(item, table, larger(n, first)); };
-    // Why first out: one tile reads the keys of a decode, several the keys of a prefill.
-    const bool read_once = has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows;
-    const unsigned long long policy = read_once ? kEvictFirst : kEvictLast;
-    int entry = entry_from(item.keys.end - 1);
-    int next = entry_from(item.keys.end - 2);
+    Pages pages = open_pages(item);
 #pragma unroll 1
-    for (int n = item.keys.end - 1; n >= first; --n) {
+    for (int n = item.keys.end - 1; n >= item.keys.first; --n) {
       begins(n);
-      const int after_next = entry_from(n - 2);
-      const int slot =
-          (item.keys.origin + n * Config::kTileN + lane * kBoxRows) % larger(Config::kBlockSize, 1);
-      const u32 to = open_stage() + lane * (kBoxRows * kColumns * kElementBytes);
-      if (!kScales || lane < kBoxes) {
-        load_box<5>(to, map, {{0, 0, chunk, slot / 8, entry}}, full(), policy);
-      }
-      if constexpr (kScales) bring_scales(item, table, n);
-      ring.advance();
-      entry = next;
-      next = after_next;
+      bring(item, pages, n);
     }
   }
 
-  __device__ void bring_rows(const HopperItem& item) {
-    const int row =
-        static_cast<int>(shape.params.kv.kv_start_loc[item.tile.request]) + item.keys.origin;
-#pragma unroll 1
-    for (int n = item.keys.end - 1; n >= item.keys.first; --n) {
-      const u32 to = open_stage();
-      const int first = row + n * Config::kTileN;
-      constexpr OperandLayout kLayout = side_layout(Shape::kTile, kHeadSize, kElementBytes);
-      if constexpr (kWhole) {
-        load_box<4>(to, map, {{0, first, 0, item.tile.kv_head}}, full(), kEvictLast);
-        if constexpr (kRope > 0) {
-          constexpr int kChunk = (kHeadSize - kRope) / kElements;
-          load_box<4>(to + kChunk * kLayout.chunk_stride, *shape.ropes, {{0, first, 0, 0}}, full(),
-                      kEvictLast);
-        }
-      } else {
-        load_box<3>(to + lane * kLayout.chunk_stride, map,
-                    {{lane * kElements, first, item.tile.kv_head}}, full(), kEvictLast);
+  /// Where the tiles of an item lie in contiguous rows.
+  struct Rows {
+    int row;
+  };
+  __device__ __forceinline__ Rows open_rows(const HopperItem& item) const {
+    return {static_cast<int>(shape.params.kv.kv_start_loc[item.tile.request]) + item.keys.origin};
+  }
+  __device__ __forceinline__ void bring(const HopperItem& item, const Rows& rows, int n) {
+    const u32 to = open_stage();
+    const int first = rows.row + n * Config::kTileN;
+    constexpr OperandLayout kLayout = side_layout(Shape::kTile, kHeadSize, kElementBytes);
+    if constexpr (kWhole) {
+      load_box<4>(to, map, {{0, first, 0, item.tile.kv_head}}, full(), kEvictLast);
+      if constexpr (kRope > 0) {
+        constexpr int kChunk = (kHeadSize - kRope) / kElements;
+        load_box<4>(to + kChunk * kLayout.chunk_stride, *shape.ropes, {{0, first, 0, 0}}, full(),
+                    kEvictLast);
       }
-      ring.advance();
+    } else {
+      load_box<3>(to + lane * kLayout.chunk_stride, map,
+                  {{lane * kElements, first, item.tile.kv_head}}, full(), kEvictLast);
+    }
+    ring.advance();
+  }
+
+  __device__ void bring_rows(const HopperItem& item) {
+    const Rows rows = open_rows(item);
+#pragma unroll 1
+    for (int n = item.keys.end - 1; n >= item.keys.first; --n) bring(item, rows, n);
+  }
+
+  /// Of either, for whoever brings tiles as its own work goes on.
+  __device__ __forceinline__ auto open(const HopperItem& item) const {
+    if constexpr (Shape::kPaged) {
+      return open_pages(item);
+    } else {
+      return open_rows(item);
     }
   }
 
@@ -221,14 +261,12 @@ struct HopperProducer {
     }
   }
 
-  /// By the lanes that have a box.
-  __device__ void run() {
-    if constexpr (kIsKey && Shape::kDraws) {
-      lead();
-      return;
-    }
+  /// By the lanes that have a box. `begins(item)` is called by all lanes before an item is brought.
+  template <class Begins>
+  __device__ void run(const Begins& begins) {
     // Why whole warps up to here: the bounds of an item may be worked out by all lanes together.
     shape.for_each_item([&](const HopperItem& item) {
+      begins(item);
       if constexpr (Shape::kInt8) {
         if (shape.save != nullptr) save_new(item);
       }
@@ -241,6 +279,13 @@ struct HopperProducer {
       }
       __syncwarp();
     });
+  }
+  __device__ void run() {
+    if constexpr (kIsKey && Shape::kDraws) {
+      lead();
+    } else {
+      run([](const HopperItem&) {});
+    }
   }
 };
 
@@ -309,9 +354,10 @@ struct HopperDispatcher {
     __syncwarp();
   }
 
+  __device__ void end() { hand_over(HopperItem{}); }
   __device__ void run() {
     shape.for_each_item([&](const HopperItem& item) { hand_over(item); });
-    hand_over(HopperItem{});
+    end();
   }
 };
 

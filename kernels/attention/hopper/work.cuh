@@ -213,9 +213,13 @@ struct HopperShape {
   static constexpr int kValueBytes =
       Config::kTileN * stored_columns(kTile, kVColumns, kValueStored) * value_operand_bytes(kTile);
   /// Warps that fill stages of keys and of values from codes.
-  static constexpr int kKeyWorkers = kConverts ? 1 : 0;
-  static constexpr int kValueWorkers = kConverts ? 1 : (kTransposes || kConvertsValues ? 2 : 0);
+  static constexpr int kKeyWorkers = kConverts ? 2 : 0;
+  static constexpr int kValueWorkers = kTransposes || kConvertsValues ? 2 : 0;
   static_assert(kBoxes <= 32 && box_rows(kTile) % 8 == 0);
+  /// With kAhead the warp that brings values hands over the items too: of codes two others are at
+  /// work. It comes to an item when all values of the one before are on their way, which is some
+  /// tiles before the consumers do.
+  static constexpr bool kHandsOverByValues = Config::kAhead && kCodes;
   /// Whether the map of queries ends with the batch. Then every consumer that has rows gets its
   /// queries by a box: most tiles of a shared prefix have few rows, and their queries would be
   /// waited for one tile after the other. Behind the rows are those of other requests, or zeros;
@@ -227,7 +231,7 @@ struct HopperShape {
   static constexpr int kQueryBytes = kConsumerRows * kColumns * kBytes;  // of a box
   static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
   static_assert(!Config::kAhead || (Config::kPersistent && kColumns == Config::kHeadSize));
-  static_assert(!Config::kAhead || (kBytes == 2 && !kCodes));
+  static_assert(!Config::kAhead || !kConverts);
   /// CTAs draw bundles of a list: the warp that brings keys does, and says which to the others that
   /// go through the tiles by themselves.
   static constexpr bool kDraws = has_tile_list<Config>() && Config::kPersistent;

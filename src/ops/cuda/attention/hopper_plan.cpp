@@ -114,6 +114,7 @@ constexpr std::int64_t kEvenContext = 4;
 /// Why outputs cannot be stored late; empty where they can.
 std::string late_output_misfit(const attn::AttendParams& params, const HopperPlan& plan) {
   if (!plan.tile.ahead) return "late_output=1: only with ahead=1";
+  if (has_e4m3_products(params)) return "late_output=1: columns of e4m3 products lie apart";
   if (!has_wide_stores(params)) return "late_output=1: rows of the output are not on 16 bytes";
   return attn::hopper_layout(plan.tile).query_stages > 1
              ? ""
@@ -145,7 +146,8 @@ int most_ahead_tokens(const attn::AttendParams& params, const HopperPlan& forms)
 bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
-  return params.batch_invariant == 0 && keys_of_row(params) <= most_ahead_tokens(params, forms) &&
+  return params.batch_invariant == 0 && key_bytes(params) == 2 &&
+         keys_of_row(params) <= most_ahead_tokens(params, forms) &&
          hopper_ahead_misfit(params).empty();
 }
 
@@ -376,13 +378,16 @@ std::string sums_text(const attn::AttendParams& params, const HopperPlan& plan) 
 }  // namespace
 
 std::string hopper_ahead_misfit(const attn::AttendParams& params) {
-  if (key_bytes(params) == 1) return "codes, which take all warps that could work ahead";
+  if (key_bytes(params) < operand_bytes(params)) {
+    return "codes beside queries of 16 bits, which take all warps that could work ahead";
+  }
   const int group = params.num_heads / params.num_kv_heads;
   if (attn::kConsumerRows % group != 0) {
     return fmt::format("groups of {} heads, which do not divide 64 rows", group);
   }
-  if (params.head_size % 16 != 0) {
-    return fmt::format("head size {} is not a multiple of 16", params.head_size);
+  const int step = 32 / operand_bytes(params);
+  if (params.head_size % step != 0) {
+    return fmt::format("head size {} is not a multiple of {}", params.head_size, step);
   }
   return "";
 }

@@ -205,8 +205,8 @@ bool saves(const Launcher& launcher, const AttendCall& call) {
                           .stride(save.value_token_stride, save.value_element)
                           .stride(save.value_head_stride, save.value_element)
                           .common_bytes();
-  return save.slot_mapping == nullptr && max_packed_rows(params) <= plan.tile_rows() &&
-         aligned >= kRowAlignment;
+  return save.slot_mapping == nullptr && !plan.tile.ahead &&
+         max_packed_rows(params) <= plan.tile_rows() && aligned >= kRowAlignment;
 }
 
 void launch_hopper(Launcher& launcher, const AttendCall& call) {
@@ -463,17 +463,18 @@ static TensorMap packed_rows_map(const attn::AttendParams& params, attn::Element
                                  const void* data, attn::i64 token_stride, attn::i64 head_stride,
                                  int columns, int rows, int chunks,
                                  std::int64_t num_tokens = kUncounted) {
-  const int span = attn::operand_span(columns);
+  const int bytes = size_of_element(element);
+  const int span = attn::operand_span(columns, bytes);
   const int heads = std::min(params.num_heads / params.num_kv_heads, rows);
   TensorMap map;
   map.data = data;
   map.dtype = static_cast<Dtype>(element);
   map.swizzle = swizzle_of(span);
   map.rank = 4;
-  map.extents = {span / 2, params.num_heads, num_tokens, attn::operand_chunks(columns)};
-  map.strides = {2, (params.num_heads == 1 ? token_stride : head_stride) * 2, token_stride * 2,
-                 span};
-  map.box = {span / 2, heads, rows / heads, chunks};
+  map.extents = {span / bytes, params.num_heads, num_tokens, attn::operand_chunks(columns, bytes)};
+  map.strides = {bytes, (params.num_heads == 1 ? token_stride : head_stride) * bytes,
+                 token_stride * bytes, span};
+  map.box = {span / bytes, heads, rows / heads, chunks};
   return map;
 }
 
@@ -486,7 +487,8 @@ TensorMap hopper_query_map(const attn::AttendParams& params,
                            std::optional<std::int64_t> num_tokens) {
   return packed_rows_map(params, params.query_element, params.query, params.query_token_stride,
                          params.query_head_stride, params.head_size, attn::kConsumerRows,
-                         attn::operand_chunks(params.head_size), num_tokens.value_or(kUncounted));
+                         attn::operand_chunks(params.head_size, operand_bytes(params)),
+                         num_tokens.value_or(kUncounted));
 }
 
 const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
