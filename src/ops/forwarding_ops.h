@@ -55,6 +55,9 @@ class ForwardingOps : public Ops {
   bool takes_rope_apart(const attn::AttendParams& params) const override {
     return inner_.takes_rope_apart(params);
   }
+  bool wants_wide_pages(const attn::AttendParams& params) const override {
+    return inner_.wants_wide_pages(params);
+  }
   bool fuses(const attn::LatentQueryParams& params) const override { return inner_.fuses(params); }
   bool fuses(const attn::ValueOutputParams& params) const override { return inner_.fuses(params); }
 

@@ -99,6 +99,9 @@ class Ops {
   /// Whether attend() takes keys whose rope part lies apart (KvParams::rope), and by the kernel
   /// that would attend to the same keys made whole: then they need not be copied together.
   virtual bool takes_rope_apart(const attn::AttendParams& params) const = 0;
+  /// Whether attend() over these pages of 16 bits is so fast that the codes of prompts are better
+  /// converted to such pages in front of it (gather_mla()) than by attend() itself.
+  virtual bool wants_wide_pages(const attn::AttendParams& params) const = 0;
   /// Whether make_latent_query(), or project_values(), is more than the operations that it stands
   /// for, one after the other.
   virtual bool fuses(const attn::LatentQueryParams& params) const = 0;

@@ -102,21 +102,6 @@ class FlashPipeline : public AttentionPipeline {
         "write_cache", [this] { ops().write_cache_int8(int8_->write()); }, int8_->write_bytes()));
   }
 
-  /// Requests [first, first + count) of the batch.
-  attn::AttendParams slice(int first, int count) const {
-    attn::AttendParams part = params();
-    part.first_request = first;
-    part.num_requests = count;
-    part.max_query_len = part.max_seq_len = 0;
-    for (int b = first; b < first + count; ++b) {
-      const Request& request = attended().batch[static_cast<std::size_t>(b)];
-      part.max_query_len =
-          std::max(part.max_query_len, checked_int32(request.query_len, "query_len"));
-      part.max_seq_len = std::max(part.max_seq_len, checked_int32(request.seq_len, "seq_len"));
-    }
-    return part;
-  }
-
   void add_attend_steps() {
     const int total = static_cast<int>(num_requests());
     if (plan_.split_form == SplitForm::kPlanned) {
@@ -128,13 +113,15 @@ class FlashPipeline : public AttentionPipeline {
         add_attend_step("save_and_attend",
                         [this] { ops().save_and_attend_int8(int8_->write(), params()); });
       } else {
-        add_attend_step("attend", [this] { ops().attend(params()); });
+        const attn::AttendParams whole = widened(params()).value_or(params());
+        add_attend_step("attend", [this, whole] { ops().attend(whole); });
       }
       return;
     }
     const int first_prefill = plan_.num_split_requests;
     const attn::AttendParams decodes = slice(0, first_prefill);
-    const attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
+    attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
+    prefills = widened(prefills).value_or(prefills);
     attn::SplitParams split{};
     split.num_splits = plan_.num_splits;
     split.num_tokens = plan_.batch.num_decode_tokens;
@@ -171,8 +158,9 @@ class FlashPipeline : public AttentionPipeline {
   void add_planned_steps() {
     const int first_prefill = plan_.num_split_requests;
     const attn::AttendParams decodes = slice(0, first_prefill);
-    const attn::AttendParams prefills =
+    attn::AttendParams prefills =
         slice(first_prefill, static_cast<int>(num_requests()) - first_prefill);
+    prefills = widened(prefills).value_or(prefills);
     attn::MakePlanParams make{};
     make.query_start_loc = decodes.query_start_loc;
     make.seq_lens = decodes.seq_lens;

@@ -4,7 +4,9 @@
 #include "backends/attention/pipeline.h"
 
 #include <algorithm>
+#include <functional>
 
+#include "backends/attention/wide_pages.h"
 #include "backends/kernel_params.h"
 #include "backends/traffic.h"
 #include "core/error.h"
@@ -372,6 +374,36 @@ void AttentionPipeline::add_write_step() {
   add_step(side_step(
       "write_cache", [this] { ops().write_cache(write_); },
       vectors * (vector_bytes(write_.head_size) + vector_bytes(write_.v_head_size))));
+}
+
+attn::AttendParams AttentionPipeline::slice(int first, int count) const {
+  attn::AttendParams part = params_;
+  part.first_request = first;
+  part.num_requests = count;
+  part.max_query_len = part.max_seq_len = 0;
+  for (int b = first; b < first + count; ++b) {
+    const Request& request = attended_.batch[static_cast<std::size_t>(b)];
+    part.max_query_len =
+        std::max(part.max_query_len, checked_int32(request.query_len, "query_len"));
+    part.max_seq_len = std::max(part.max_seq_len, checked_int32(request.seq_len, "seq_len"));
+  }
+  return part;
+}
+
+std::optional<attn::AttendParams> AttentionPipeline::widened(const attn::AttendParams& part) {
+  if (cache_ == nullptr || !is_quantised(problem_.kv_cache.dtype)) return std::nullopt;
+  const StoreRule rule = resolve_store_rule(problem_, rules_);
+  const auto agree = [](const std::vector<float>& scale) {
+    return std::adjacent_find(scale.begin(), scale.end(), std::not_equal_to<>()) == scale.end();
+  };
+  const std::optional<WidePages> wide =
+      make_wide_pages(attended_.batch, part, agree(rule.k_scale) && agree(rule.v_scale), memory_);
+  if (!wide) return std::nullopt;
+  add_step(counted_step("widen_cache", [this, pages = *wide] {
+    ops().gather_mla(pages.keys);
+    ops().gather_mla(pages.values);
+  }));
+  return wide->attend;
 }
 
 void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {

@@ -61,6 +61,11 @@ class AttentionPipeline : public Pipeline {
   /// Queues the cache write where the type has a cache.
   void add_write_step();
   std::int64_t cache_bytes() const { return static_cast<std::int64_t>(cache_->size_bytes()); }
+  /// One pass over requests [first, first + count) of those that are attended.
+  attn::AttendParams slice(int first, int count) const;
+  /// `part` over wide pages, with a counted step in front that makes them; none where they are not
+  /// wanted or do not pay (make_wide_pages()).
+  std::optional<attn::AttendParams> widened(const attn::AttendParams& part);
   /// Adds the step that carries the FLOPs and bytes of the attention.
   void add_attend_step(std::string name, std::function<void()> run);
   /// Before and after the attention over a cache of rotated vectors (§5.6); nothing for others.

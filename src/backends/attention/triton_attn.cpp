@@ -1,6 +1,7 @@
 // TRITON_ATTN: vLLM's unified attention, cache layout [NB, 2, bs, Hk, D], with its 2D and 3D paths
 // (semantics §4).
 #include <algorithm>
+#include <iterator>
 
 #include "backends/attention/capability.h"
 #include "backends/attention/pipeline.h"
@@ -77,12 +78,32 @@ class TritonPipeline : public AttentionPipeline {
     if (takes_3d_path(problem)) {
       add_3d_steps();
     } else {
-      add_attend_step("attend", [this] { this->ops().attend(params()); });
+      add_2d_steps();
     }
     add_rotate_output_step();
   }
 
  private:
+  /// One launch for the whole batch. Where the codes of prompts are converted in front, the decodes
+  /// before them read theirs as they are, in a launch of their own.
+  void add_2d_steps() {
+    const std::vector<Request>& batch = attended().batch;
+    const auto is_prompt = [](const Request& request) { return request.query_len > 1; };
+    const auto first = static_cast<int>(
+        std::distance(batch.begin(), std::find_if(batch.begin(), batch.end(), is_prompt)));
+    const int total = static_cast<int>(num_requests());
+    const std::optional<attn::AttendParams> prompts =
+        first < total ? widened(slice(first, total - first)) : std::nullopt;
+    if (!prompts) {
+      add_attend_step("attend", [this] { ops().attend(params()); });
+      return;
+    }
+    const attn::AttendParams decodes = slice(0, first);
+    add_attend_step("attend", [this, decodes, wide = *prompts] {
+      if (decodes.num_requests > 0) ops().attend(decodes);
+      ops().attend(wide);
+    });
+  }
   /// Segments are a fixed number whatever the lengths are, so that a captured graph serves every
   /// batch; those without keys stay empty and are skipped by the reduction.
   void add_3d_steps() {

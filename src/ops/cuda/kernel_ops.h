@@ -27,6 +27,9 @@ class KernelOps : public Ops {
   TileUse beside_use(const attn::AttendParams& params) const override {
     return cuda::beside_use(params, launcher().forced_kernel());
   }
+  bool wants_wide_pages(const attn::AttendParams& params) const override {
+    return cuda::wants_wide_pages(launcher().target(), params, launcher().forced_kernel());
+  }
   bool takes_rope_apart(const attn::AttendParams& params) const override {
     return cuda::takes_rope_apart(launcher().target(), params, launcher().forced_kernel());
   }

@@ -110,6 +110,15 @@ bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
   return !apart.empty() && apart == chosen(whole);
 }
 
+bool wants_wide_pages(const Target& target, const attn::AttendParams& params,
+                      std::string_view forced) {
+  // Who names a kernel wants to see it at work.
+  if (!forced.empty()) return false;
+  AttendCall call;
+  call.params = &params;
+  return &choose_attend(target, call, {}) == &kHopperPrefillCandidate;
+}
+
 std::string forced_options_misfit(std::string_view forced) {
   const ForcedKernel kernel = parse_forced_kernel(forced);
   if (kernel.name.size() == forced.size()) return "";

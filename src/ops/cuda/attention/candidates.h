@@ -96,6 +96,9 @@ TileUse beside_use(const attn::AttendParams& params, std::string_view forced);
 /// has and over whole keys, contiguous and on the same boundaries.
 bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
                       std::string_view forced);
+/// Ops::wants_wide_pages(): where the Hopper kernel does it, unless a kernel is forced.
+bool wants_wide_pages(const Target& target, const attn::AttendParams& params,
+                      std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 
