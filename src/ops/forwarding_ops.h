@@ -29,6 +29,9 @@ class ForwardingOps : public Ops {
   TileUse beside_use(const attn::AttendParams& params) const override {
     return inner_.beside_use(params);
   }
+  ApartUse apart_use(const attn::AttendParams& params) const override {
+    return inner_.apart_use(params);
+  }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);
   }

@@ -47,6 +47,10 @@ class NotingOps final : public Ops {
     note("beside_use");
     return TileUse::kWhereItPays;
   }
+  ApartUse apart_use(const attn::AttendParams&) const override {
+    note("apart_use");
+    return ApartUse::kAlways;
+  }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     note("allocate", size_bytes, name);
     return std::make_unique<NoMemory>();
@@ -174,6 +178,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   outer.force_kernel("prefill");
   CHECK(outer.tile_use({}) == TileUse::kAlways);
   CHECK(outer.beside_use({}) == TileUse::kWhereItPays);
+  CHECK(outer.apart_use({}) == ApartUse::kAlways);
   const std::unique_ptr<Buffer> buffer = outer.allocate(12, "lse");
   CHECK(outer.place_buffers(Placement::kAtEnd));
   CHECK(outer.edges() == std::vector<std::string>{"key"});
@@ -197,9 +202,10 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
 
   std::ostringstream expected;
   const void* host = &byte;
-  expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nbeside_use\nallocate 12 lse\n"
-           << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
-           << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison " << buffer.get()
+  expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nbeside_use\napart_use\n"
+           << "allocate 12 lse\nplace_buffers 1\nedges\nclose_edges key\nupload " << buffer.get()
+           << ' ' << host << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison "
+           << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
            << prepared << "\ntakes a rope apart\nfuses a query\nfuses an output\n";
   CHECK(lines(inner.calls) == expected.str());

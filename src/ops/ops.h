@@ -36,6 +36,13 @@ enum class TileUse {
   kAlways,       // the kernel that is forced, or one of its options, asks for it
 };
 
+/// When a pipeline that has one call for decodes and prefills attends to the decodes in another.
+enum class ApartUse {
+  kNever,        // one call is as good, or a kernel is forced
+  kWhereItPays,  // in batches where it is faster
+  kAlways,       // an option of the kernel that is forced asks for it
+};
+
 /// A device with its memory, and the operations on it. A pipeline queues operations and reads
 /// results after synchronize(). All pointers in parameter structs are memory of this device.
 ///
@@ -60,6 +67,9 @@ class Ops {
   /// The same of tiles of few rows that attend_tiles() does beside the others
   /// (TileListParams::num_beside).
   virtual TileUse beside_use(const attn::AttendParams& params) const = 0;
+  /// Whether the decodes of the batch of `params`, which has prefills behind them and goes by no
+  /// list of tiles, are attended by a call of their own.
+  virtual ApartUse apart_use(const attn::AttendParams& params) const = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;

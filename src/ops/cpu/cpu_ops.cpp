@@ -106,6 +106,7 @@ class CpuOps : public Ops {
   }
   TileUse tile_use(const attn::AttendParams&) const override { return TileUse::kNever; }
   TileUse beside_use(const attn::AttendParams&) const override { return TileUse::kNever; }
+  ApartUse apart_use(const attn::AttendParams&) const override { return ApartUse::kNever; }
 
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return std::make_unique<HostBuffer>(size_bytes, name, placement_, live_);

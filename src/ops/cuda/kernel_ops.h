@@ -29,6 +29,8 @@ class KernelOps : public Ops {
   }
   bool wants_wide_pages(const attn::AttendParams& params) const override {
     return cuda::wants_wide_pages(launcher().target(), params, launcher().forced_kernel());
+  ApartUse apart_use(const attn::AttendParams& params) const override {
+    return cuda::apart_use(launcher().target(), params, launcher().forced_kernel());
   }
   bool takes_rope_apart(const attn::AttendParams& params) const override {
     return cuda::takes_rope_apart(launcher().target(), params, launcher().forced_kernel());

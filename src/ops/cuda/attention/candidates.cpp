@@ -32,6 +32,17 @@ const AttendCandidate& find_candidate(std::string_view forced) {
   fail(ErrorKind::kInternal, "there is no attention kernel '{}'", name);
 }
 
+/// Of attend() with these parameters: the name of the candidate that does it; "" where none does.
+std::string name_of_chosen(const Target& target, const attn::AttendParams& params,
+                           std::string_view forced) {
+  AttendCall call;
+  call.params = &params;
+  for (const CandidateVerdict& verdict : decide_attend(target, call, forced).candidates) {
+    if (verdict.is_chosen) return verdict.name;
+  }
+  return {};
+}
+
 /// `forced` as far as it is heeded in this call: "" where the forced kernel leaves it to others.
 std::string_view heeded(const AttendCall& call, std::string_view forced) {
   if (forced.empty()) return forced;
@@ -92,22 +103,33 @@ TileUse beside_use(const attn::AttendParams& params, std::string_view forced) {
   return hopper_beside_use(params, forced_options(forced, kHopperTilesCandidate.name));
 }
 
+/// Why a forced kernel is left alone: whoever names one wants to see what it does with the batch.
+/// Why only these caches: a tile of many rows goes through the keys of a decode at 17 ns a key of
+/// 128 columns (one NVIDIA H200, 2026-12-01), in which the memory brings twice as many keys of one
+/// byte, but no more than those of 16 bits; and products of wider heads were not measured.
+ApartUse apart_use(const Target& target, const attn::AttendParams& params,
+                   std::string_view forced) {
+  constexpr int kMostColumns = 128;
+  if (!forced.empty()) {
+    const AttendCandidate& candidate = find_candidate(forced);
+    const bool is_wanted = candidate.attends_apart != nullptr &&
+                           candidate.attends_apart(parse_forced_kernel(forced).options);
+    return is_wanted ? ApartUse::kAlways : ApartUse::kNever;
+  }
+  const bool pays = params.kv.element == attn::Element::kE4M3 && params.head_size <= kMostColumns &&
+                    params.v_head_size <= kMostColumns &&
+                    name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
+  return pays ? ApartUse::kWhereItPays : ApartUse::kNever;
+}
+
 bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
                       std::string_view forced) {
-  const auto chosen = [&](const attn::AttendParams& of) {
-    AttendCall call;
-    call.params = &of;
-    for (const CandidateVerdict& verdict : decide_attend(target, call, forced).candidates) {
-      if (verdict.is_chosen) return verdict.name;
-    }
-    return std::string();
-  };
   attn::AttendParams whole = params;
   whole.kv.rope = nullptr;
   whole.kv.head_stride_key = params.head_size;
   whole.kv.token_stride_key = attn::i64{params.num_kv_heads} * params.head_size;
-  const std::string apart = chosen(params);
-  return !apart.empty() && apart == chosen(whole);
+  const std::string apart = name_of_chosen(target, params, forced);
+  return !apart.empty() && apart == name_of_chosen(target, whole, forced);
 }
 
 bool wants_wide_pages(const Target& target, const attn::AttendParams& params,

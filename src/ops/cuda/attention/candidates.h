@@ -59,6 +59,9 @@ struct AttendCandidate {
   bool (*leaves)(std::string_view options, const AttendCall& call) = nullptr;
   /// misfit() looks at KvParams::rope; to others calls with one are never given.
   bool knows_ropes = false;
+  /// Whether options of the kernel, which is forced, ask for decodes in a call of their own
+  /// (Ops::apart_use()). Null = never.
+  bool (*attends_apart)(std::string_view options) = nullptr;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -92,6 +95,9 @@ std::string_view forced_options(std::string_view forced, std::string_view name);
 TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// Ops::beside_use(), of hopper_tiles with its options where it is forced.
 TileUse beside_use(const attn::AttendParams& params, std::string_view forced);
+/// Ops::apart_use(): over e4m3 caches in heads of up to 128 columns where hopper_prefill would do
+/// the whole batch, or by the option own_call=1 of decode where that is forced.
+ApartUse apart_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// Ops::takes_rope_apart(): whether the same candidate does the call with the rope that `params`
 /// has and over whole keys, contiguous and on the same boundaries.
 bool takes_rope_apart(const Target& target, const attn::AttendParams& params,

@@ -573,7 +573,7 @@ TEST_CASE("options of decodes override the tile, and what there are is said") {
   CHECK(forced_options_misfit("decode:rows=64:cluster=0:ctas=2").empty());
   CHECK(forced_options_misfit("decode:rows=24") ==
         "option 'rows=24': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-        "stages=2 to 6, ctas=1 or 2, heads=1 or 2, save=0 or 1, few=0 or 1");
+        "stages=2 to 6, ctas=1 or 2, heads=1 or 2, save=0 or 1, few=0 or 1, own_call=0 or 1");
   CHECK(refusal([&] {
           constants("decode:rows=16:warps=16:stages=6");
         }).starts_with("kernel decode: 16 warps of 6 steps, 1 CTAs a multiprocessor: "));

@@ -48,6 +48,23 @@ struct CodesPaged64 : CodesPaged {
   static constexpr int kBlockSize = 64;
 };
 
+/// The first two requests by the CPU, the others by the kernel.
+class LastRequests final : public ForwardingOps {
+ public:
+  LastRequests(Ops& kernel, Ops& cpu) : ForwardingOps(kernel), cpu_(cpu) {}
+  void attend(const attn::AttendParams& params) override {
+    attn::AttendParams part = params;
+    part.num_requests = 2;
+    cpu_.attend(part);
+    part.first_request = 2;
+    part.num_requests = params.num_requests - 2;
+    inner().attend(part);
+  }
+
+ private:
+  Ops& cpu_;
+};
+
 }  // namespace
 
 TEST_CASE("the order of keys in transposed values is that of weights in registers") {
@@ -100,6 +117,13 @@ TEST_CASE("the Hopper kernel on emulated threads attends over e4m3: causal, full
   c.query_lens = {5, 70, 3};
   c.context_lens = {-5, -70, 20};
   check<CodesPaged>(c);
+  // As prefills behind decodes that have had a call of their own.
+  c = hopper_codes("e4m3 last requests", 128, 128, 16);
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedOps<CodesPaged> emulated(*cpu, "");
+  LastRequests last(emulated, *cpu);
+  check_same(run_attend(last, c), run_attend(*cpu, c), 1e-1);
+  CHECK(emulated.num_ctas > 0);
 }
 
 struct TwoSums64 : TwoSums128 {

@@ -114,4 +114,40 @@ TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of 
                        Error);
 }
 
+TEST_CASE(
+    "decodes go apart over e4m3 caches where the Hopper kernel would do all, or by an option") {
+  const auto use = [](const HopperProblem& problem, std::string_view forced = {}, int sm = 90) {
+    return apart_use(target_of_sm(sm), problem.params, forced);
+  };
+  const auto e4m3 = [](int query_len = 1024, int head_size = 128, int v_head_size = 128) {
+    HopperProblem problem(query_len, head_size, v_head_size, 16);
+    problem.params.query_element = problem.params.kv.element = attn::Element::kE4M3;
+    return problem;
+  };
+  CHECK(use(e4m3()) == ApartUse::kWhereItPays);
+  CHECK(use(e4m3(1024, 64, 64)) == ApartUse::kWhereItPays);
+  HopperProblem decoded = e4m3();
+  decoded.params.query_element = attn::Element::kBF16;
+  CHECK(use(decoded) == ApartUse::kWhereItPays);
+  CHECK(use(e4m3(16)) == ApartUse::kNever);  // 64 rows, which the decode kernel does
+  CHECK(use(e4m3(1024, 192, 128)) == ApartUse::kNever);
+  CHECK(use(e4m3(1024, 128, 192)) == ApartUse::kNever);
+  CHECK(use(e4m3(), {}, 89) == ApartUse::kNever);
+  CHECK(use(HopperProblem(1024, 128, 128, 16)) == ApartUse::kNever);
+  CHECK(use(HopperProblem(1024, 256, 256, 16)) == ApartUse::kNever);
+  // A kernel that is forced does all of it, unless its options say otherwise.
+  for (const char* forced : {"hopper_prefill", "decode", "decode:few=1", "decode:own_call=0"}) {
+    CAPTURE(forced);
+    CHECK(use(e4m3(), forced) == ApartUse::kNever);
+  }
+  for (const char* forced : {"decode:own_call=1", "decode:few=1:own_call=1"}) {
+    CAPTURE(forced);
+    CHECK(forced_options_misfit(forced).empty());
+    for (const int head_size : {128, 256}) {
+      CHECK(use(HopperProblem(1024, head_size, head_size, 16), forced) == ApartUse::kAlways);
+    }
+    CHECK(use(e4m3(), forced, 80) == ApartUse::kAlways);
+  }
+}
+
 }  // namespace attnbench::cuda

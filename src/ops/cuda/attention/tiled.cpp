@@ -40,10 +40,11 @@ struct DecodeOptions {
   int cluster = 1;  // splits that are joined are the CTAs of a cluster, where they can be
   int warps = 0;
   int stages = 0;
-  int ctas = 0;   // of a multiprocessor
-  int heads = 0;  // KV heads of a CTA
-  int save = 1;   // 1: int8 decodes store new keys and values themselves, where they can
-  int few = 0;    // 1: more query rows than decodes have are left to the kernel for them
+  int ctas = 0;      // of a multiprocessor
+  int heads = 0;     // KV heads of a CTA
+  int save = 1;      // 1: int8 decodes store new keys and values themselves, where they can
+  int few = 0;       // 1: more query rows than decodes have are left to the kernel for them
+  int own_call = 0;  // 1: pipelines attend to decodes beside prefills in a call of their own
 };
 
 struct DecodeOption {
@@ -60,6 +61,7 @@ constexpr std::array kDecodeOptions = {
     DecodeOption{"heads", &DecodeOptions::heads, {1, 2, 2, 2, 2}},
     DecodeOption{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
     DecodeOption{"few", &DecodeOptions::few, {0, 1, 1, 1, 1}},
+    DecodeOption{"own_call", &DecodeOptions::own_call, {0, 1, 1, 1, 1}},
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -80,7 +82,7 @@ std::string apply_decode_options(std::string_view options, DecodeOptions* to) {
     if (!is_known) {
       return fmt::format(
           "option '{}': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-          "stages=2 to 6, ctas=1 or 2, heads=1 or 2, save=0 or 1, few=0 or 1",
+          "stages=2 to 6, ctas=1 or 2, heads=1 or 2, save=0 or 1, few=0 or 1, own_call=0 or 1",
           word);
     }
   }
@@ -151,6 +153,12 @@ bool decode_leaves(std::string_view options, const AttendCall& call) {
   apply_decode_options(options, &chosen);
   return chosen.few == 1 && call.operation == AttendOperation::kWhole &&
          has_more_than_decodes(*call.params);
+}
+
+bool decode_attends_apart(std::string_view options) {
+  DecodeOptions chosen;
+  apply_decode_options(options, &chosen);
+  return chosen.own_call == 1;
 }
 
 /// As the CTAs of clusters. Why at most 8: more are no cluster on every device.
@@ -272,9 +280,15 @@ void launch_prefill(Launcher& launcher, const AttendCall& call) {
 
 }  // namespace
 
-const AttendCandidate kDecodeCandidate{"decode",      decode_misfit,         decode_yields,
-                                       launch_decode, decode_options_misfit, true,
-                                       decode_saves,  decode_leaves};
+const AttendCandidate kDecodeCandidate{.name = "decode",
+                                       .misfit = decode_misfit,
+                                       .yields = decode_yields,
+                                       .launch = launch_decode,
+                                       .options_misfit = decode_options_misfit,
+                                       .joins_splits = true,
+                                       .saves = decode_saves,
+                                       .leaves = decode_leaves,
+                                       .attends_apart = decode_attends_apart};
 const AttendCandidate kPrefillCandidate{"prefill", prefill_misfit, nullptr, launch_prefill};
 
 }  // namespace attnbench::cuda
