@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/problem/problem.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/decode_plan.h"
 
@@ -59,6 +60,29 @@ std::string clusters_in_words(const DecodeQuestion& q, int num_splits) {
   return fmt::format("{} parts in clusters of {}, none longer than {} keys",
                      num_units(q) * num_splits, num_splits,
                      ceil_div(longest_of(q.seq_lens), std::int64_t{num_splits}));
+}
+
+/// What tiles go through in turn, in keys: of all tiles together, and of the one with most.
+struct TileKeys {
+  double sum = 0;
+  double longest = 0;
+};
+
+/// Of causal rows: the last tile sees all keys, the first one those before the request's new ones.
+TileKeys tile_keys(const ApartQuestion& q, std::span<const Request> requests) {
+  TileKeys keys;
+  for (const Request& request : requests) {
+    const auto seen = [&](std::int64_t before) {
+      return q.window ? std::min(before, *q.window + request.query_len) : before;
+    };
+    const std::int64_t rows = request.query_len * (q.num_heads / q.num_kv_heads);
+    const std::int64_t tiles = ceil_div(rows, std::int64_t{q.tile_rows}) * q.num_kv_heads;
+    if (tiles == 0) continue;
+    const std::int64_t middle = request.seq_len - request.query_len / 2;
+    keys.sum += static_cast<double>(tiles) * static_cast<double>(seen(middle));
+    keys.longest = std::max(keys.longest, static_cast<double>(seen(request.seq_len)));
+  }
+  return keys;
 }
 
 }  // namespace
@@ -161,6 +185,31 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
     choice.reason += "; combined by a second launch, unless attention.split_form is joined";
   }
   return choice;
+}
+
+/// One NVIDIA H200, 2026-12-01, 32 heads on 8 of 128 over an fp8 cache, 60q1s4k_4q1ks3k: 512 us in
+/// one launch; its decodes alone 125 us, its prefills alone 260. So a multiprocessor takes about
+/// 17 ns for a key by a tile of 192 rows, of which a decode has 4 here, and the memory brings a key
+/// in half the time. A launch more costs 8 to 15 us, the time of some 700 keys: less than that is
+/// not worth it, nor are tiles that find multiprocessors idle beside those of the prefills. But a
+/// long decode whose one tile would end after all others is: by itself its keys are split.
+bool decodes_pay_apart(const ApartQuestion& q) {
+  constexpr double kLaunchKeys = 700;  // of 256 columns
+  constexpr double kMemoryShare = 0.5;
+  std::int64_t most_rows = 0;
+  for (const Request& request : q.decodes) {
+    most_rows = std::max(most_rows, request.query_len * (q.num_heads / q.num_kv_heads));
+  }
+  // From 64 rows on the decode kernel takes as long as a tile of the other (64 requests of 8k, 16
+  // bits, 2026-11-23: 802 us).
+  if (most_rows > kWidestTile || q.prefills.empty()) return false;
+  const TileKeys decodes = tile_keys(q, q.decodes);
+  const TileKeys prefills = tile_keys(q, q.prefills);
+  // Where the longest prefill ends last, the answer is no without it here too.
+  const double together = std::max((decodes.sum + prefills.sum) / q.num_sms, decodes.longest);
+  const double apart = std::max(prefills.sum / q.num_sms, prefills.longest) +
+                       kLaunchKeys * 256 / q.columns + decodes.sum * kMemoryShare / q.num_sms;
+  return apart < together;
 }
 
 }  // namespace attnbench

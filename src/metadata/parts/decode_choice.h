@@ -1,7 +1,8 @@
 // How the keys of a batch of decodes are shared out to the device: in how many splits for every
-// request, who puts them together, or by a plan of equal loads. One pure function of what the host
-// knows when it prepares a batch, with its reason in words, so that explain() can print it and a
-// test can check it.
+// request, who puts them together, or by a plan of equal loads; and whether decodes beside prefills
+// are better attended by a call of their own. Pure functions of what the host knows when it
+// prepares a batch; the first gives its reason in words, so that explain() can print it and a test
+// can check it.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 namespace attnbench {
 
 struct Problem;
+struct Request;
 
 /// What a choice goes by. Lengths are those of the decodes only.
 struct DecodeQuestion {
@@ -68,5 +70,22 @@ int joined_splits(const DecodeQuestion& question);
 /// request; choose_num_splits(), combined by a second launch. Without decodes one split. Errors:
 /// those of heads_decode_parts().
 DecodeChoice choose_decode(const DecodeQuestion& question);
+
+/// Decodes and prefills of one batch, and the kernel that would do both in one launch.
+struct ApartQuestion {
+  std::span<const Request> decodes;
+  std::span<const Request> prefills;
+  std::optional<std::int64_t> window;  // keys that a row sees at most; nothing = all before it
+  int num_heads = 1;
+  int num_kv_heads = 1;
+  int columns = 256;    // D + Dv
+  int tile_rows = 192;  // packed query rows of a tile of that kernel
+  int num_sms = 1;
+};
+
+/// Whether the decodes take less time by a launch of the decode kernel in front of the prefills'
+/// than as tiles of that kernel. An estimate for causal attention over e4m3 caches. Not where
+/// either is missing, nor for decodes of more than 32 packed rows. Extents are at least 1.
+bool decodes_pay_apart(const ApartQuestion& question);
 
 }  // namespace attnbench

@@ -221,5 +221,67 @@ TEST_CASE("a plan leaves no place with much more than its share of a skewed batc
   CHECK(most * 33 <= total * 107 / 100);
 }
 
+/// 32 heads on 8 of 128, 132 multiprocessors.
+bool pays_apart(const std::vector<Request>& decodes, const std::vector<Request>& prefills,
+                std::optional<std::int64_t> window = {}) {
+  ApartQuestion q;
+  q.decodes = decodes;
+  q.prefills = prefills;
+  q.window = window;
+  q.num_heads = 32;
+  q.num_kv_heads = 8;
+  q.num_sms = 132;
+  return decodes_pay_apart(q);
+}
+
+TEST_CASE("decodes have a call of their own where their tiles take longer than a launch") {
+  using Batch = std::vector<Request>;
+  const Batch prompts(4, {1024, 3072});
+  CHECK(pays_apart(Batch(60, {1, 4096}), prompts));
+  CHECK(pays_apart(Batch(32, {1, 2048}), {{2048, 2048}}));
+  CHECK(pays_apart(Batch(128, {1, 1024}), Batch(2, {2048, 8192})));
+  CHECK(pays_apart(Batch(256, {1, 512}), {{8192, 8192}}));
+  // 185,000 keys of all KV heads.
+  CHECK(pays_apart(Batch(23, {1, 1024}), prompts));
+  CHECK_FALSE(pays_apart(Batch(22, {1, 1024}), prompts));
+  CHECK_FALSE(pays_apart({{1, 128}}, {{8192, 8192}}));
+  CHECK_FALSE(pays_apart(Batch(60, {1, 70}), prompts));
+  CHECK_FALSE(pays_apart(Batch(60, {0, 0}), prompts));
+}
+
+TEST_CASE("decodes stay where multiprocessors are idle, unless one would end after all others") {
+  using Batch = std::vector<Request>;
+  // 4 tiles for each KV head, on 32 of 132 multiprocessors.
+  const Batch prompt{{192, 16192}};
+  CHECK_FALSE(pays_apart(Batch(10, {1, 4096}), prompt));
+  CHECK(pays_apart({{1, 4096}}, {{512, 512}}));
+  CHECK_FALSE(pays_apart({{1, 1024}}, {{512, 512}}));
+  CHECK(pays_apart({{1, 131072}}, {{8192, 8192}}));
+  CHECK(pays_apart({{1, 131072}}, {{192, 8192}}));
+  CHECK_FALSE(pays_apart({{0, 131072}}, {{192, 8192}}));  // without a row
+}
+
+TEST_CASE("decodes stay whose rows see few keys, or that are as many rows as a tile") {
+  using Batch = std::vector<Request>;
+  const Batch prompts(4, {1024, 3072});
+  CHECK_FALSE(pays_apart(Batch(60, {1, 4096}), prompts, 128));
+  CHECK(pays_apart(Batch(60, {1, 4096}), prompts, 4096));
+  CHECK(pays_apart(Batch(60, {8, 4096}), prompts));  // 32 rows
+  CHECK_FALSE(pays_apart(Batch(60, {9, 4096}), prompts));
+  CHECK_FALSE(pays_apart({}, prompts));
+  CHECK_FALSE(pays_apart(Batch(60, {1, 4096}), {}));
+  // Keys of half as many columns take half the time, a launch as much as before.
+  ApartQuestion narrow;
+  const Batch decodes(30, {1, 1024});
+  narrow.decodes = decodes;
+  narrow.prefills = prompts;
+  narrow.num_heads = 32;
+  narrow.num_kv_heads = 8;
+  narrow.num_sms = 132;
+  CHECK(decodes_pay_apart(narrow));
+  narrow.columns = 128;
+  CHECK_FALSE(decodes_pay_apart(narrow));
+}
+
 }  // namespace
 }  // namespace attnbench
