@@ -61,6 +61,9 @@ struct PipelineOutput {
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
 };
 
+/// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
 class UsersPipeline;
 struct SampleSide;
 
@@ -79,6 +82,9 @@ class Pipeline {
   /// What timed samples are checked by; nothing for pipelines whose samples are not. Called when
   /// inputs are as they were given.
   virtual std::optional<SampleSide> sample_side();
+  /// Lines of Backend::explain() that the operations decide on which it was prepared; each stands
+  /// in the place of the backend's of that name.
+  virtual Facts facts() const { return {}; }
 };
 
 struct RankSeat;
@@ -105,9 +111,6 @@ struct BackendInputs {
   const MmInputs* mm = nullptr;                    // mm_encoder; `inputs` are its tensors
   const OpInputs* op = nullptr;                    // op, instead of all above
 };
-
-/// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.
-using Facts = std::vector<std::pair<std::string, std::string>>;
 
 /// What the library of a user's backend said when it could not go on; a case ends as "error".
 class BackendFailure : public std::runtime_error {

@@ -42,6 +42,7 @@ class ForcedPipeline final : public Pipeline {
   const std::vector<Step>& steps() const override { return steps_; }
   void poison_outputs() override { inner_->poison_outputs(); }
   PipelineOutput read_output(bool with_cache) override { return inner_->read_output(with_cache); }
+  Facts facts() const override { return inner_->facts(); }
 
  private:
   std::unique_ptr<Pipeline> inner_;

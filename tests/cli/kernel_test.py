@@ -46,6 +46,18 @@ class Kernel(ToolTest):
             out = self.expect(0, "explain", "prompts.yaml", "--assume-sm", sm, *wide).out
             self.assertTrue(candidates(out)["attend", "general"].startswith(verdict), out)
 
+    def test_explain_says_where_decodes_have_a_call_of_their_own(self):
+        self.write("mixed.yaml", TINY.replace(TINY_CASE, "4q1s16k_q300"))
+        mixed = ("explain", "mixed.yaml", "--backend", "FLASH_ATTN", "--device", "cpu", "--set",
+                 "kv_cache.dtype=fp8_e4m3")  # fmt: skip
+        for more, calls in ((("--assume-sm", "90"), {"attend_splits", "attend"}),
+                            (("--set", "attention.num_splits=1"), {"attend"})):  # fmt: skip
+            out = self.expect(0, *mixed, *more).out
+            self.assertRegex(out, "(?m)^  path +one varlen call$")
+            found = re.findall(r"(?m)^  path on SM 9.0 +decode and prefill calls$", out)
+            self.assertEqual(len(found), len(calls) - 1, out)
+            self.assertEqual({operation for operation, _ in candidates(out)}, calls)
+
     def test_work_is_divided_among_the_multiprocessors_that_are_assumed(self):
         self.write("decode.yaml", TINY.replace(TINY_CASE, "4q1s16k"))
         splits = []

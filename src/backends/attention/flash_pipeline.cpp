@@ -18,6 +18,7 @@
 #include "metadata/parts/decode_choice.h"
 #include "metadata/parts/decode_plan.h"
 #include "metadata/parts/local_chunks.h"
+#include "ops/tile_deal.h"
 
 namespace attnbench {
 namespace {
@@ -49,11 +50,25 @@ std::string prefix_text(const Problem& problem) {
   return text;
 }
 
+bool is_mixed(const BatchSplit& batch) { return batch.num_decodes > 0 && batch.num_prefills > 0; }
+
+/// Which calls there are, and how the keys of the decodes are shared out.
+Facts call_facts(const FlashPlan& plan, const FlashRule& rule) {
+  const bool has_two = is_mixed(plan.batch) ? plan.is_apart : rule.separate_decodes;
+  Facts facts{{"path", has_two ? "decode and prefill calls" : "one varlen call"}};
+  add_batch_facts(plan.batch, facts);
+  facts.emplace_back("num_splits", std::to_string(plan.num_splits));
+  facts.emplace_back("split form", to_string(plan.split_form));
+  if (!plan.splits_reason.empty()) facts.emplace_back("splits", plan.splits_reason);
+  return facts;
+}
+
 class FlashPipeline : public AttentionPipeline {
  public:
   FlashPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const FlashRule& rule)
       : AttentionPipeline(problem, inputs, ops, rule.kernels),
+        rule_(rule),
         plan_(plan_flash(problem, rule, {ops.num_sms(), ops.sm()})) {
     if (plan_.cascade) table_ = inputs.cache->block_table;
     if (problem.kv_cache.int8_level > 0) {
@@ -62,7 +77,12 @@ class FlashPipeline : public AttentionPipeline {
       add_write_step();
     }
     if (plan_.cascade) check_prefixes(inputs);
-    if (goes_by_tiles()) {
+    const bool by_tiles = goes_by_tiles();
+    if (!by_tiles && goes_apart()) {
+      plan_ = plan_flash(problem, rule, {ops.num_sms(), ops.sm()}, true);
+      is_devices_plan_ = true;
+    }
+    if (by_tiles) {
       add_tile_steps();
     } else if (plan_.cascade) {
       add_cascade_steps();
@@ -76,6 +96,8 @@ class FlashPipeline : public AttentionPipeline {
     if (int8_) int8_->read(output);
     return output;
   }
+
+  Facts facts() const override { return is_devices_plan_ ? call_facts(plan_, rule_) : Facts(); }
 
   std::optional<SampleSide> sample_side() override {
     std::optional<SampleSide> side = AttentionPipeline::sample_side();
@@ -93,6 +115,30 @@ class FlashPipeline : public AttentionPipeline {
     return use == TileUse::kAlways || (use == TileUse::kWhereItPays && tiles_pay(problem(), plan_));
   }
 
+  bool goes_apart() {
+    if (plan_.is_apart || !can_go_apart(problem(), plan_)) return false;
+    const ApartUse use = ops().apart_use(params());
+    return use == ApartUse::kAlways || (use == ApartUse::kWhereItPays && pays_apart());
+  }
+
+  bool pays_apart() {
+    const std::span<const Request> batch = problem().batch;
+    const auto num_decodes = static_cast<std::size_t>(plan_.batch.num_decodes);
+    const attn::AttendParams& all = params();
+    ApartQuestion question;
+    question.decodes = batch.first(num_decodes);
+    question.prefills = batch.subspan(num_decodes);
+    question.window = problem().attention.sliding_window;
+    question.num_heads = all.num_heads;
+    question.num_kv_heads = all.num_kv_heads;
+    question.columns = all.head_size + all.v_head_size;
+    question.tile_rows =
+        tile_rows_for(all.head_size, all.v_head_size,
+                      std::int64_t{all.max_query_len} * all.num_heads / all.num_kv_heads);
+    question.num_sms = ops().num_sms();
+    return decodes_pay_apart(question);
+  }
+
   void add_int8_steps(const BackendInputs& inputs) {
     int8_.emplace(problem(), inputs, memory(), plan_.fused_save, cache_write(), mutable_params());
     add_step(side_step(
@@ -108,8 +154,16 @@ class FlashPipeline : public AttentionPipeline {
       add_planned_steps();
       return;
     }
+    const int first_prefill = plan_.num_split_requests;
     if (plan_.num_splits <= 1) {
-      if (plan_.fused_save) {
+      if (plan_.is_apart) {
+        const attn::AttendParams decodes = slice(0, first_prefill);
+        const attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
+        add_attend_step("attend", [this, decodes, prefills] {
+          ops().attend(decodes);
+          ops().attend(prefills);
+        });
+      } else if (plan_.fused_save) {
         add_attend_step("save_and_attend",
                         [this] { ops().save_and_attend_int8(int8_->write(), params()); });
       } else {
@@ -118,7 +172,6 @@ class FlashPipeline : public AttentionPipeline {
       }
       return;
     }
-    const int first_prefill = plan_.num_split_requests;
     const attn::AttendParams decodes = slice(0, first_prefill);
     attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
     prefills = widened(prefills).value_or(prefills);
@@ -347,7 +400,9 @@ class FlashPipeline : public AttentionPipeline {
     add_step(counted_step("merge", [this, merged] { ops().merge(merged); }));
   }
 
+  FlashRule rule_;
   FlashPlan plan_;
+  bool is_devices_plan_ = false;   // decided by what the device said, not by the problem alone
   Tensor table_;                   // [B, columns] on the host, where prefixes are attended apart
   std::optional<Int8Stage> int8_;  // levels 1 and 2
 };
@@ -363,11 +418,18 @@ bool tiles_pay(const Problem& problem, const FlashPlan& plan) {
   // 64 91.2 and 45.0, 128 123.6 and 63.3, 256 150 and 107; 1,024 shared 90.9 and 72.1, 242 and 223,
   // 433 and 420, 811 and 821.
   if (plan.cascade) return true;
-  const bool is_mixed = plan.batch.num_decodes > 0 && plan.batch.num_prefills > 0;
-  return is_mixed && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
+  return is_mixed(plan.batch) && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
 }
 
-FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, const SplitDevice& device) {
+bool can_go_apart(const Problem& problem, const FlashPlan& plan) {
+  const AttentionSpec& attention = problem.attention;
+  return attention.type == AttentionType::kDecoder && is_mixed(plan.batch) && !plan.cascade &&
+         !attention.chunk_size && !attention.batch_invariant && !attention.num_splits &&
+         attention.split_form == SplitForm::kAuto;
+}
+
+FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, const SplitDevice& device,
+                     bool apart) {
   FlashPlan plan;
   if (is_encoder_type(whole.attention.type)) return plan;
   plan.cascade = choose_cascade(whole, device.num_sms);
@@ -380,7 +442,7 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, const SplitDev
   // Batch-invariant mode fixes the order of every sum.
   if (plan.cascade || problem.attention.batch_invariant) return plan;
   // Layout FA has one varlen call for all, whose keys are split only if every request is a decode.
-  if (!rule.separate_decodes && plan.batch.num_prefills > 0) return plan;
+  if (!rule.separate_decodes && !apart && plan.batch.num_prefills > 0) return plan;
   DecodeQuestion question;
   std::vector<std::int64_t> seq_lens;
   for (int b = 0; b < plan.batch.num_decodes; ++b) {
@@ -406,6 +468,8 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, const SplitDev
   plan.split_form = choice.form;
   plan.num_parts = choice.num_parts;
   plan.splits_reason = choice.reason;
+  plan.is_apart = is_mixed(plan.batch) &&
+                  (apart || plan.num_splits > 1 || plan.split_form == SplitForm::kPlanned);
   return plan;
 }
 
@@ -476,14 +540,10 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule, const SplitDe
     return facts;
   }
   const FlashPlan plan = plan_flash(problem, rule, device);
-  Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"}};
-  add_batch_facts(plan.batch, facts);
-  facts.emplace_back("num_splits", std::to_string(plan.num_splits));
-  facts.emplace_back("split form", to_string(plan.split_form));
+  Facts facts = call_facts(plan, rule);
   if (problem.cascade.common_prefix_len > 0 || !problem.cascade.groups.empty()) {
     facts.emplace_back("cascade", plan.cascade ? prefix_text(problem) : "no");
   }
-  if (!plan.splits_reason.empty()) facts.emplace_back("splits", plan.splits_reason);
   if (problem.kv_cache.int8_level > 0) {
     facts.emplace_back("int8_level", std::to_string(problem.kv_cache.int8_level));
     facts.emplace_back("cache write", plan.fused_save ? "fused into decode, through the block table"

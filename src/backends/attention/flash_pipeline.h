@@ -19,7 +19,8 @@ namespace attnbench {
 struct FlashRule {
   KernelRules kernels;
   /// Layout IX hands decodes and prefills to different calls; layout FA has one varlen call, whose
-  /// keys are split when the whole batch is decodes.
+  /// keys are split when the whole batch is decodes. Either has two calls where the device is
+  /// faster so (Ops::apart_use), and layout IX has one where no keys are split and it is not.
   bool separate_decodes = false;
 };
 
@@ -37,11 +38,18 @@ struct FlashPlan {
   SplitForm split_form = SplitForm::kSeparate;  // never kAuto
   int num_parts = 0;                            // of a plan
   std::string splits_reason;                    // of the three above
+  bool is_apart = false;  // decodes have a call of their own, in front of the prefills'
   bool cascade = false;
   bool fused_save = false;  // int8 decode stores the new keys itself (§11.6)
 };
-/// On such a device.
-FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, const SplitDevice& device);
+/// On such a device; `apart`: decodes beside prefills have a call of their own, whatever the rule.
+FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, const SplitDevice& device,
+                     bool apart = false);
+
+/// Whether decodes beside prefills can have a call of their own: a decoder's batch of both, without
+/// cascade, chunks of local attention and batch invariance, and nothing that was said about splits
+/// (attention.num_splits: 1 keeps the one call). `plan` is that of plan_flash().
+bool can_go_apart(const Problem& problem, const FlashPlan& plan);
 
 /// Whether one launch over a list of tiles (attention/tile_list.h) is faster than the launches of
 /// the plan: decodes and prefills in one batch, whose keys are not split; a list does not split the

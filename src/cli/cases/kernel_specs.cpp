@@ -27,6 +27,7 @@ namespace {
 struct Plan {
   std::vector<KernelSpec> specs;
   std::vector<cuda::AttendDecision> decisions;
+  Facts facts;
   std::string refusal;  // why it ends before its last operation; empty where it does not
 };
 
@@ -38,6 +39,7 @@ void record(const Problem& problem, const Backend& backend, const cuda::Target& 
   const std::unique_ptr<Case> the_case = make_case(planned, {});
   const std::unique_ptr<CaseRun> case_run = the_case->start(backend);
   const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*ops);
+  plan.facts = pipeline->facts();
   for (const Step& step : pipeline->steps()) step.run();  // records, launches nothing
 }
 
@@ -158,6 +160,23 @@ void NewKernels::add(const std::vector<KernelSpec>& specs) {
 std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,
                                                    const cuda::Target& target) {
   return record_until_refused(problem, backend, target).decisions;
+}
+
+Facts planned_facts(const Problem& problem, const Backend& backend, const cuda::Target& target) {
+  return record_until_refused(problem, backend, target).facts;
+}
+
+void replace_facts(const Facts& planned, Facts& facts) {
+  auto next = facts.begin();
+  for (const auto& fact : planned) {
+    const auto same = std::ranges::find(facts, fact.first, &Facts::value_type::first);
+    if (same != facts.end()) {
+      *same = fact;
+      next = same + 1;
+    } else {
+      next = facts.insert(next, fact) + 1;
+    }
+  }
 }
 
 std::vector<std::string> kernel_refusals(const Problem& problem, const Backend& backend,

@@ -55,6 +55,12 @@ class NewKernels {
 std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,
                                                    const cuda::Target& target);
 
+/// What the case's pipeline says of itself on the target (Pipeline::facts()).
+Facts planned_facts(const Problem& problem, const Backend& backend, const cuda::Target& target);
+/// Puts each of `planned` in the place of the fact of its name; a name that is new behind the fact
+/// before it, and the first of all in front.
+void replace_facts(const Facts& planned, Facts& facts);
+
 /// Why the kernel that the backend is held to cannot do the case; empty where it can. The backend
 /// supports the problem otherwise.
 std::vector<std::string> kernel_refusals(const Problem& problem, const Backend& backend,

@@ -200,4 +200,55 @@ TEST_CASE("a case that the forced kernel does not fit is refused with the kernel
         Reasons{"kernel decode cannot do attend: head size 92 is not a multiple of 8"});
   CHECK(attend_decisions(small_problem(true), flash, target).size() == 1);
 }
+
+TEST_CASE("decodes beside prefills are launched apart over fp8 caches, and not by a named kernel") {
+  Problem problem = small_problem(/*decodes=*/true);
+  problem.attention.num_heads = 32;
+  problem.attention.num_kv_heads = 8;
+  problem.attention.head_size = problem.attention.v_head_size = 128;
+  problem.batch.assign(60, {1, 4096});
+  problem.batch.insert(problem.batch.end(), 4, {1024, 3072});
+  problem.kv_cache.num_blocks = 64 * 256;
+  const Backend& flash = *find_backend("FLASH_ATTN");
+  using Names = std::vector<std::string>;
+  const auto launched = [&](const Backend& backend, int sm = 90) {
+    Names names = functions(specs_of_pair(problem, backend, cuda::target_of_sm(sm)));
+    REQUIRE(names.at(0) == "attn::write_cache");
+    names.erase(names.begin());
+    return names;
+  };
+  const auto path = [&](const Backend& backend) {
+    const Facts facts = planned_facts(problem, backend, cuda::target_of_sm(90));
+    return facts.empty() ? std::string() : facts.at(0).second;
+  };
+  const Names apart{"attn::decode_splits", "attn::hopper_prefill", "attn::combine_splits"};
+  const Backend& by_option = with_forced_kernel(flash, "decode:few=1:own_call=1");
+  CHECK(launched(flash) == Names{"attn::hopper_tiles"});
+  CHECK(launched(by_option) == apart);
+  CHECK(launched(flash, 80) == Names{"attn::prefill"});
+  problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  CHECK(launched(flash) == apart);
+  CHECK(path(flash) == "decode and prefill calls");
+  CHECK(launched(by_option) == apart);
+  CHECK(path(by_option) == "decode and prefill calls");
+  for (const char* kernel : {"hopper_prefill", "decode:few=1"}) {
+    CHECK(launched(with_forced_kernel(flash, kernel)) == Names{"attn::hopper_prefill"});
+    CHECK(path(with_forced_kernel(flash, kernel)).empty());
+  }
+  problem.kv_cache.dtype = KvCacheDtype::kAuto;
+  problem.attention.head_size = problem.attention.v_head_size = 256;
+  CHECK(launched(flash) == Names{"attn::hopper_prefill"});
+  CHECK(launched(by_option) == apart);
+}
+
+TEST_CASE("what a pipeline says of itself stands where the backend said otherwise") {
+  Facts facts{{"path", "one"}, {"num_splits", "1"}, {"cache", "FA"}};
+  replace_facts({}, facts);
+  CHECK(facts == Facts{{"path", "one"}, {"num_splits", "1"}, {"cache", "FA"}});
+  replace_facts({{"path", "two"}, {"num_splits", "6"}, {"splits", "many"}}, facts);
+  CHECK(facts == Facts{{"path", "two"}, {"num_splits", "6"}, {"splits", "many"}, {"cache", "FA"}});
+  replace_facts({{"first", "0"}}, facts);
+  CHECK(facts.front().first == "first");
+}
+
 }  // namespace attnbench

@@ -248,6 +248,19 @@ bool has_cache(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
 }
 
+/// What depends on the kernels of the device; on the CPU, which goes another way then, that of a
+/// device of the assumed capability beside its own.
+void add_planned(const Pair& pair, const DeviceChoice& device, Facts& facts) {
+  if (!pair.backend->chooses_kernels() || !device.refusals.empty()) return;
+  const Facts planned = planned_facts(*pair.problem, *pair.backend, target_of(device));
+  if (device.is_cuda()) return replace_facts(planned, facts);
+  for (const auto& [name, value] : planned) {
+    if (std::ranges::find(facts, Facts::value_type{name, value}) != facts.end()) continue;
+    facts.emplace_back(
+        fmt::format("{} on SM {}.{}", name, device.facts.sm / 10, device.facts.sm % 10), value);
+  }
+}
+
 /// The names are those of `compile --list`; found by planning the case without values.
 void add_kernels(const Pair& pair, const DeviceChoice& device, Facts& facts) {
   if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
@@ -295,6 +308,7 @@ void add_scaling(const Problem& problem, Facts& facts) {
 Facts facts_of(const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   Facts facts = pair.backend->explain(problem, device.facts);
+  add_planned(pair, device, facts);
   if (has_cache(problem.attention.type) && problem.kv_cache.int8_level == 0) {
     const bool is_quantised = query_is_quantised(problem, pair.backend->kernel_rules());
     const std::string_view query =
