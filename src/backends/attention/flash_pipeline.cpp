@@ -97,7 +97,11 @@ class FlashPipeline : public AttentionPipeline {
     return output;
   }
 
-  Facts facts() const override { return is_devices_plan_ ? call_facts(plan_, rule_) : Facts(); }
+  Facts facts() const override {
+    Facts facts = is_devices_plan_ ? call_facts(plan_, rule_) : Facts();
+    for (auto& fact : AttentionPipeline::facts()) facts.push_back(std::move(fact));
+    return facts;
+  }
 
   std::optional<SampleSide> sample_side() override {
     std::optional<SampleSide> side = AttentionPipeline::sample_side();
@@ -148,8 +152,13 @@ class FlashPipeline : public AttentionPipeline {
         "write_cache", [this] { ops().write_cache_int8(int8_->write()); }, int8_->write_bytes()));
   }
 
+  /// The requests from this one on, over wide pages where these pay.
+  attn::AttendParams prefills_from(int first) {
+    const attn::AttendParams prefills = slice(first, static_cast<int>(num_requests()) - first);
+    return widened(prefills).value_or(prefills);
+  }
+
   void add_attend_steps() {
-    const int total = static_cast<int>(num_requests());
     if (plan_.split_form == SplitForm::kPlanned) {
       add_planned_steps();
       return;
@@ -158,7 +167,7 @@ class FlashPipeline : public AttentionPipeline {
     if (plan_.num_splits <= 1) {
       if (plan_.is_apart) {
         const attn::AttendParams decodes = slice(0, first_prefill);
-        const attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
+        const attn::AttendParams prefills = prefills_from(first_prefill);
         add_attend_step("attend", [this, decodes, prefills] {
           ops().attend(decodes);
           ops().attend(prefills);
@@ -173,8 +182,7 @@ class FlashPipeline : public AttentionPipeline {
       return;
     }
     const attn::AttendParams decodes = slice(0, first_prefill);
-    attn::AttendParams prefills = slice(first_prefill, total - first_prefill);
-    prefills = widened(prefills).value_or(prefills);
+    const attn::AttendParams prefills = prefills_from(first_prefill);
     attn::SplitParams split{};
     split.num_splits = plan_.num_splits;
     split.num_tokens = plan_.batch.num_decode_tokens;
@@ -211,9 +219,7 @@ class FlashPipeline : public AttentionPipeline {
   void add_planned_steps() {
     const int first_prefill = plan_.num_split_requests;
     const attn::AttendParams decodes = slice(0, first_prefill);
-    attn::AttendParams prefills =
-        slice(first_prefill, static_cast<int>(num_requests()) - first_prefill);
-    prefills = widened(prefills).value_or(prefills);
+    const attn::AttendParams prefills = prefills_from(first_prefill);
     attn::MakePlanParams make{};
     make.query_start_loc = decodes.query_start_loc;
     make.seq_lens = decodes.seq_lens;

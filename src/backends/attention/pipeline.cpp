@@ -3,8 +3,9 @@
 // outputs), so that every field has one place where its meaning is decided.
 #include "backends/attention/pipeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <functional>
 
 #include "backends/attention/wide_pages.h"
 #include "backends/kernel_params.h"
@@ -390,20 +391,37 @@ attn::AttendParams AttentionPipeline::slice(int first, int count) const {
   return part;
 }
 
-std::optional<attn::AttendParams> AttentionPipeline::widened(const attn::AttendParams& part) {
-  if (cache_ == nullptr || !is_quantised(problem_.kv_cache.dtype)) return std::nullopt;
+/// Which scales wide pages can have: gather_mla() knows one for all heads, and rounds what it has
+/// multiplied, as attention does that rounds dequantised keys. Any other can only be without one.
+bool AttentionPipeline::can_scale_once() const {
   const StoreRule rule = resolve_store_rule(problem_, rules_);
-  const auto agree = [](const std::vector<float>& scale) {
-    return std::adjacent_find(scale.begin(), scale.end(), std::not_equal_to<>()) == scale.end();
+  const auto are_all = [](const std::vector<float>& scale, float value) {
+    return std::all_of(scale.begin(), scale.end(), [&](float s) { return s == value; });
   };
-  const std::optional<WidePages> wide =
-      make_wide_pages(attended_.batch, part, agree(rule.k_scale) && agree(rule.v_scale), memory_);
+  if (rule.dequantized_rounding) {
+    return are_all(rule.k_scale, rule.k_scale.front()) &&
+           are_all(rule.v_scale, rule.v_scale.front());
+  }
+  return !kv_scales_ && are_all(rule.k_scale, 1.0f) && are_all(rule.v_scale, 1.0f);
+}
+
+std::optional<attn::AttendParams> AttentionPipeline::widened(const attn::AttendParams& part) {
+  const bool is_coded = cache_ != nullptr && reads_tensor_scales(problem_.kv_cache.dtype);
+  if (!is_coded || !can_scale_once()) return std::nullopt;
+  const std::optional<WidePages> wide = make_wide_pages(attended_.batch, part, memory_);
   if (!wide) return std::nullopt;
+  is_widened_ = true;
   add_step(counted_step("widen_cache", [this, pages = *wide] {
     ops().gather_mla(pages.keys);
     ops().gather_mla(pages.values);
   }));
   return wide->attend;
+}
+
+Facts AttentionPipeline::facts() const {
+  if (!is_widened_) return {};
+  return {{"codes of prompts", fmt::format("converted to {} in front of the attention",
+                                           dtype_name(problem_.attention.dtype))}};
 }
 
 void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {

@@ -31,6 +31,7 @@ class AttentionPipeline : public Pipeline {
   void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
   std::optional<SampleSide> sample_side() override;
+  Facts facts() const override;
 
  protected:
   /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.
@@ -87,6 +88,7 @@ class AttentionPipeline : public Pipeline {
   void set_cache_write(const PagedCache& cache);
   void calculate_scales(const AttentionInputs& inputs);
   void set_rotation();
+  bool can_scale_once() const;
   void add_rotate_step(const char* name, const std::optional<attn::RotateHeadsParams>& rotation);
   /// Where the output of the whole step lies; params_.output is that of the attention.
   void* final_output() const { return rotate_output_ ? rotate_output_->output : params_.output; }
@@ -108,6 +110,7 @@ class AttentionPipeline : public Pipeline {
   std::unique_ptr<KvScaleStep> kv_scales_;  // where the scales are made from the data
   std::vector<Step> steps_;
   std::size_t attend_step_ = 0;
+  bool is_widened_ = false;              // some requests are attended over wide pages
   std::optional<RedrawBlocks> redrawn_;  // what changes between timed samples
   std::vector<SampleSide::Plane> planes_;
   Buffer* cache_ = nullptr;  // where the type has one

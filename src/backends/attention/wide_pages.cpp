@@ -35,14 +35,12 @@ std::int64_t page_elements(const attn::AttendParams& params) {
   return params.v_head_size == params.head_size && (by_tokens || by_heads) ? all : 0;
 }
 
-bool can_widen(const attn::AttendParams& params, bool scales_agree) {
+bool can_widen(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
-  // Without rounding, scales are applied to scores and outputs, which 16-bit keys do not have.
-  const bool is_scaled = kv.k_scale != nullptr || kv.v_scale != nullptr;
   return is_16_bit(params.query_element) && is_float_code(kv.element) &&
          kv.coding == attn::KvCoding::kElements && kv.block_table != nullptr &&
          kv.key_scales == nullptr && kv.rope == nullptr && params.batch_invariant == 0 &&
-         (!is_scaled || (scales_agree && kv.round_dequantized != 0)) && page_elements(params) > 0;
+         page_elements(params) > 0;
 }
 
 }  // namespace
@@ -62,9 +60,8 @@ bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, st
 }
 
 std::optional<WidePages> make_wide_pages(const std::vector<Request>& batch,
-                                         const attn::AttendParams& part, bool scales_agree,
-                                         DeviceBuffers& memory) {
-  if (!can_widen(part, scales_agree)) return std::nullopt;
+                                         const attn::AttendParams& part, DeviceBuffers& memory) {
+  if (!can_widen(part)) return std::nullopt;
   const auto first = batch.begin() + part.first_request;
   const std::vector<Request> requests(first, first + part.num_requests);
   const std::int64_t page = page_elements(part);

@@ -31,12 +31,11 @@ bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, st
 
 /// Wide pages of the requests of `part`, [first_request, first_request + num_requests) of `batch`,
 /// with memory for them; none where the device does not want them (Ops::wants_wide_pages()), where
-/// they do not pay, or where the cache is none of one-byte floats with a scale of the whole tensor
-/// that are read as numbers of 16 bits. What they hold is what the attention would have read, bit
-/// for bit: codes times the scale, rounded once (semantics §4.4). `scales_agree`: all KV heads have
-/// the same k_scale, and the same v_scale. Errors: E-CAPACITY.
+/// they do not pay, or where the cache is none of one-byte floats that are read as numbers of 16
+/// bits. What they hold is codes times the scale of the first KV head, rounded once (semantics
+/// §4.4): that all heads have this scale, and that rounding is right, is for the caller to know.
+/// Errors: E-CAPACITY.
 std::optional<WidePages> make_wide_pages(const std::vector<Request>& batch,
-                                         const attn::AttendParams& part, bool scales_agree,
-                                         DeviceBuffers& memory);
+                                         const attn::AttendParams& part, DeviceBuffers& memory);
 
 }  // namespace attnbench

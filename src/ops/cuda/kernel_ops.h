@@ -29,6 +29,7 @@ class KernelOps : public Ops {
   }
   bool wants_wide_pages(const attn::AttendParams& params) const override {
     return cuda::wants_wide_pages(launcher().target(), params, launcher().forced_kernel());
+  }
   ApartUse apart_use(const attn::AttendParams& params) const override {
     return cuda::apart_use(launcher().target(), params, launcher().forced_kernel());
   }

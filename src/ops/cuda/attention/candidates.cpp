@@ -135,10 +135,7 @@ bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
 bool wants_wide_pages(const Target& target, const attn::AttendParams& params,
                       std::string_view forced) {
   // Who names a kernel wants to see it at work.
-  if (!forced.empty()) return false;
-  AttendCall call;
-  call.params = &params;
-  return &choose_attend(target, call, {}) == &kHopperPrefillCandidate;
+  return forced.empty() && name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
 }
 
 std::string forced_options_misfit(std::string_view forced) {

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "ops/cuda/attention/hopper_code_prompts.h"
 #include "ops/cuda/attention/hopper_options.h"
 #include "ops/cuda/attention/hopper_tile_choice.h"
 #include "ops/cuda/vector_choice.h"
@@ -146,6 +147,7 @@ int most_ahead_tokens(const attn::AttendParams& params, const HopperPlan& forms)
 bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
+  if (operand_bytes(params) == 1) return code_prompt(params, forms).has_value();
   return params.batch_invariant == 0 && key_bytes(params) == 2 &&
          keys_of_row(params) <= most_ahead_tokens(params, forms) &&
          hopper_ahead_misfit(params).empty();
@@ -208,6 +210,15 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
     plan.tile.stages = kStagesWithoutTurns;
     if (are_keys_few(params, kMostShortKeys)) plan.tile.tile_n = kShortTileN;
   }
+  if (asked.tile.ahead && operand_bytes(params) == 1) {
+    if (const std::optional<CodePrompt> prompt = code_prompt(params, asked)) {
+      plan.tile.tile_n = prompt->tile_n;
+      plan.tile.stages = prompt->stages;
+      plan.ping_pong = prompt->ping_pong;
+      if (sums_by_pieces(params)) plan.fixed_base = false;
+    }
+    return;
+  }
   // Long images: 8,112 patches of 80 columns 606 us in turns and 575 without, 16,384 of them 2164
   // in turns, 2176 without and 2164 by three stages, 12,288 of 72 columns 1217, 1225 and 1221 (one
   // NVIDIA H200, 2026-12-01). Without turns row tiles can be cut at the end.
@@ -226,6 +237,10 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
 /// Forms that transform scores, and ranges, were not measured, and have fewer registers to spare.
 bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
   if (!late_output_misfit(params, asked).empty() || transforms_scores(asked)) return false;
+  if (operand_bytes(params) == 1) {
+    const std::optional<CodePrompt> prompt = code_prompt(params, asked);
+    return prompt && prompt->late_output;
+  }
   return is_causal_over_pages(params) && asked.tile.consumers == 3 &&
          params.head_size == params.v_head_size && has_late_columns(params.head_size) &&
          keys_of_row(params) >= kLeastLateTokens;
@@ -251,8 +266,22 @@ bool is_prompt_of_level_2(const attn::AttendParams& params) {
          max_packed_rows(params) > attn::kConsumerRows;
 }
 
+/// Int8 prompts of 64 columns at either level. One NVIDIA H200, 2026-12-01, two requests of 8,192
+/// tokens at level 1 / 2: in turns, two stages 1247 / 1420 us, with a step for every stage 1373 /
+/// 1336 (chosen until then); without turns, three stages, maxima by integers 1227 / 1311. At
+/// 1bbb773 a step for every stage had taken 1291 at level 1, and 1349 without.
+bool is_narrow_int8_prompt(const attn::AttendParams& params) {
+  return has_int8_scores(params) && params.head_size <= kFewColumns &&
+         params.v_head_size <= kFewColumns && max_packed_rows(params) > attn::kConsumerRows;
+}
+
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
+  if (forms.tile.ahead && operand_bytes(params) == 1) {
+    const std::optional<CodePrompt> prompt = code_prompt(params, forms);
+    return prompt && prompt->bounds;
+  }
   if (is_prompt_of_level_2(params)) return is_causal(params) && !forms.scales_first;
+  if (is_narrow_int8_prompt(params)) return is_causal(params) && !forms.scales_first;
   if (is_long_and_full(params, forms)) return !transforms_scores(forms);
   if (has_wide_values(params)) {
     return is_plain_wide(params, forms) && !forms.stays() && !are_keys_few(params, kMostShortKeys);
@@ -275,9 +304,9 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 /// D128 1449 us and 1462 without, D64 1029 and 1042, D256 2872 and 2871; e4m3 by pieces of D128
 /// 1409 and 1460, D64 1048 and 1072, D256 2499 and 2471, contiguous of an encoder of 80 columns
 /// 2241 and 2334; e4m3 apart, one request of 16,384 tokens, D128 2347 and 2431, D64 1909 and 1772,
-/// the encoder 2052 and 2020; with fast sums D128 2253 and 2379; int8 at level 1 of D64 1291 and
-/// 1349, of D128 1690 and 1679. With a soft cap or ALiBi it gains nothing, and where a CTA stays
-/// for several row tiles the copies would spill, but of 64 columns.
+/// the encoder 2052 and 2020; with fast sums D128 2253 and 2379; int8 at level 1 of D128 1690 and
+/// 1679, of D64 is_narrow_int8_prompt(). With a soft cap or ALiBi it gains nothing, and where a CTA
+/// stays for several row tiles the copies would spill, but of 64 columns.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params)) return false;
   if (plan.cap == kWideCapForm && params.head_size == kWideCapColumns) {
@@ -299,8 +328,7 @@ bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   }
   if (!is_paged(params) || !is_causal(params)) return false;
   if (has_int8_scores(params)) {
-    return is_prompt_of_level_2(params) ||
-           (columns <= 64 && max_packed_rows(params) > attn::kConsumerRows);
+    return is_prompt_of_level_2(params) && columns > kFewColumns;
   }
   return key_bytes(params) == 2 && columns <= 128;
 }
@@ -442,7 +470,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.cap = cap_form(params);
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
-  forms.apart = true;
+  forms.apart = !sums_by_pieces(params);
   apply_hopper_options(options, &forms);
   forms.apart = forms.apart && forms.sums == 0;
   choose_transform(params, forms);

@@ -280,6 +280,11 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
 /// 256 columns. More than that spills only what transforms scores and what finds ranges.
 static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPlan& plan) {
   if (params.score.mm_ranges != nullptr) return 240;
+  // Addresses that a row tile needs once, some 25 loads of it, are worked out before the first one;
+  // in the loop over tiles that nobody masks there are none, of pieces beside weights four.
+  if (operand_bytes(params) == 1 && plan.tile.ahead) {
+    return has_e4m3_products(params) ? 560 : has_int8_scores(params) ? 500 : 400;
+  }
   // Of a series and what is taken instead of it, either wants the registers of the other.
   if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
   // In the loop over tiles that nobody masks there are none.

@@ -133,7 +133,7 @@ constexpr std::array kConvertedTiles = {
 /// Of int8 scores. Not measured: registers are those of 16-bit products, and so are the tiles;
 /// products of scores take half the time of these.
 constexpr std::array kInt8Tiles = {
-    TileChoice{64, 64, 3, 128, true, "the widest that three consumers hold"},
+    TileChoice{64, 64, 3, 128, false, "the widest that three consumers hold", 3},
     TileChoice{128, 96, 3, 96, false, "the widest that three consumers hold"},
     TileChoice{192, 128, 3, 80, false, "the widest that three consumers hold"},
     TileChoice{256, 256, 2, 64, false, "the output takes most of the registers of two consumers"},

@@ -1,0 +1,91 @@
+#include "ops/cuda/attention/hopper_code_prompts.h"
+
+#include "ops/cuda/attention/hopper_tile_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Over fewer keys a CTA for each row tile spends much of its time on the start and the end of it.
+/// One NVIDIA H200, 2026-12-01, 32 heads on 8, a CTA each and ahead, us; 128 x 256, 64 x 512, 32 x
+/// 1,024, 8 x 2,048 and 4 x 4,096 tokens, and a window of 1,024 in 16,384:
+/// e4m3, P of 16 bits, D64 340, 388, 536, 380, 586, 414 and 238, 281, 403, 314, 536, 372;
+///   D128 417, 470, 641, 482, 803, 522 and 291, 362, 520, 436, 757, 463;
+///   D256 686, 873, 1245, 1017, 1760, 1034 and 484, 672, 1057, 939, 1712, 957;
+/// P in e4m3, D128 474, 514, 668, 476, 751, - and 346, 433, 593, 477, 793, -;
+/// int8 at level 1, D64 -, 464, -, 464, 773, - and -, 330, -, 408, 738, -;
+///   D128 -, 531, -, 555, 943, - and -, 412, -, 527, 953, -;
+///   D256 -, 927, -, 1125, 1998, - and -, 721, -, 1018, 1888, -;
+/// int8 at level 2, D64 -, 509, -, 480, 770, - and -, 349, -, 400, 719, -;
+///   D128 -, 552, -, 536, 879, - and -, 438, -, 513, 897, -;
+///   D256 -, 852, -, 833, 1368, - and -, 639, -, 736, 1298, -.
+constexpr std::int64_t kMostKeys = 4096;
+constexpr std::int64_t kMostKeysOfInt8 = 2048;  // of 128 columns
+constexpr std::int64_t kMostKeysOfPieces = 1024;
+/// Up to so many, tiles of 64 keys leave out more of those that no row sees: P of 16 bits, 128 x
+/// 256 of D128 by 80 keys 312 us, by 64 291, 32 x 1,024 529 and 540.
+constexpr std::int64_t kFewKeys = 512;
+/// From so many keys on maxima are found by integers: P of 16 bits, D64, 32 x 1,024 403 us and 404
+/// with it, 8 x 2,048 323 and 314; D128, 32 x 1,024 529 and 520, 128 x 256 312 and 314.
+constexpr std::int64_t kLeastBoundKeys = 1024;
+
+bool is_size(const attn::AttendParams& params, int columns) {
+  return params.head_size == columns && params.v_head_size == columns;
+}
+
+/// Of e4m3 scores beside weights of 16 bits.
+std::optional<CodePrompt> wide_prompt(const attn::AttendParams& params) {
+  const std::int64_t keys = keys_of_row(params);
+  const bool is_window = has_window(params);
+  if (keys > kMostKeys) return std::nullopt;
+  if (is_size(params, 64)) {
+    if (is_window) return CodePrompt{64, 2, true, false, false};
+    return CodePrompt{96, 2, true, false, keys > kLeastBoundKeys};
+  }
+  if (is_size(params, 128)) {
+    if (is_window) return CodePrompt{80, 2, false, true, false};
+    if (keys <= kFewKeys) return CodePrompt{64, 2, false, true, false};
+    return CodePrompt{80, 3, false, true, keys >= kLeastBoundKeys};
+  }
+  if (is_size(params, 256)) return CodePrompt{64, 2, true, false, false};
+  return std::nullopt;
+}
+
+std::optional<CodePrompt> int8_prompt(const attn::AttendParams& params) {
+  const std::int64_t keys = keys_of_row(params);
+  const bool is_level_2 = value_element(params) != attn::Element::kI8;
+  if (has_window(params) || keys > kMostKeys || max_packed_rows(params) <= attn::kConsumerRows) {
+    return std::nullopt;
+  }
+  if (is_size(params, 64)) {
+    return CodePrompt{keys <= kFewKeys ? 64 : 96, 3, false, false, is_level_2};
+  }
+  if (is_size(params, 128) && keys <= kMostKeysOfInt8) {
+    return CodePrompt{is_level_2 && keys <= kFewKeys ? 64 : 80, 2, false, false, is_level_2};
+  }
+  if (is_size(params, 256)) return CodePrompt{64, 2, false, false, is_level_2};
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool sums_by_pieces(const attn::AttendParams& params) {
+  return has_e4m3_products(params) && params.fast_fp8_sums == 0 && is_size(params, 128) &&
+         is_paged(params) && is_causal(params) && !has_window(params) &&
+         params.score.mm_ranges == nullptr && params.batch_invariant == 0 &&
+         hopper_ahead_misfit(params).empty() && keys_of_row(params) <= kMostKeysOfPieces;
+}
+
+std::optional<CodePrompt> code_prompt(const attn::AttendParams& params, const HopperPlan& forms) {
+  const bool is_plain = !forms.scales_first && forms.cap == 0 && forms.slopes == 0 &&
+                        params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f;
+  if (operand_bytes(params) != 1 || !is_plain || !is_paged(params) || !is_causal(params) ||
+      params.batch_invariant != 0 || !hopper_ahead_misfit(params).empty()) {
+    return std::nullopt;
+  }
+  if (has_int8_scores(params)) return int8_prompt(params);
+  if (has_wide_values(params)) return wide_prompt(params);
+  if (sums_by_pieces(params)) return CodePrompt{96, 2, false, false, false};
+  return std::nullopt;
+}
+
+}  // namespace attnbench::cuda
