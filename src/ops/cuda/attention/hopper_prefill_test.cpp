@@ -305,7 +305,7 @@ TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for sums, unless they 
       "kernel hopper_prefill: sums=64: the 64 columns of values are not several times as many",
       Error);
   CHECK_THROWS_AS(hopper_plan(codes(96, 96).params, "sums=64"), Error);
-  CHECK_THROWS_AS(hopper_plan(codes().params, "ahead=1"), Error);
+  CHECK_THROWS_AS(hopper_plan(converted().params, "ahead=1"), Error);
   CHECK(plan_text(converted()) == "192x80");
   CHECK(hopper_plan(converted().params, "promote=4").promote == 0);  // nothing to promote
   CHECK(hopper_plan(converted().params, "sums=64").sums == 0);
