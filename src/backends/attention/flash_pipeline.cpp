@@ -77,8 +77,14 @@ class FlashPipeline : public AttentionPipeline {
       add_write_step();
     }
     if (plan_.cascade) check_prefixes(inputs);
-    const bool by_tiles = goes_by_tiles();
-    if (!by_tiles && goes_apart()) {
+    const bool by_tiles = goes_by_tiles(problem, params(), plan_.cascade, ops);
+    if (by_tiles && !plan_.cascade) {
+      FlashPlan one_launch;
+      one_launch.batch = plan_.batch;
+      one_launch.splits_reason = "none: all in one launch, by a list of tiles";
+      plan_ = one_launch;
+      is_devices_plan_ = true;
+    } else if (!by_tiles && goes_apart()) {
       plan_ = plan_flash(problem, rule, {ops.num_sms(), ops.sm()}, true);
       is_devices_plan_ = true;
     }
@@ -113,12 +119,6 @@ class FlashPipeline : public AttentionPipeline {
   }
 
  private:
-  bool goes_by_tiles() {
-    if (!takes_tiles(problem())) return false;
-    const TileUse use = ops().tile_use(params());
-    return use == TileUse::kAlways || (use == TileUse::kWhereItPays && tiles_pay(problem(), plan_));
-  }
-
   bool goes_apart() {
     if (plan_.is_apart || !can_go_apart(problem(), plan_)) return false;
     const ApartUse use = ops().apart_use(params());
@@ -126,21 +126,8 @@ class FlashPipeline : public AttentionPipeline {
   }
 
   bool pays_apart() {
-    const std::span<const Request> batch = problem().batch;
-    const auto num_decodes = static_cast<std::size_t>(plan_.batch.num_decodes);
-    const attn::AttendParams& all = params();
-    ApartQuestion question;
-    question.decodes = batch.first(num_decodes);
-    question.prefills = batch.subspan(num_decodes);
-    question.window = problem().attention.sliding_window;
-    question.num_heads = all.num_heads;
-    question.num_kv_heads = all.num_kv_heads;
-    question.columns = all.head_size + all.v_head_size;
-    question.tile_rows =
-        tile_rows_for(all.head_size, all.v_head_size,
-                      std::int64_t{all.max_query_len} * all.num_heads / all.num_kv_heads);
-    question.num_sms = ops().num_sms();
-    return decodes_pay_apart(question);
+    return decodes_pay_apart(
+        apart_question(problem(), params(), plan_.batch.num_decodes, ops().num_sms()));
   }
 
   void add_int8_steps(const BackendInputs& inputs) {
@@ -414,18 +401,6 @@ class FlashPipeline : public AttentionPipeline {
 };
 
 }  // namespace
-
-bool tiles_pay(const Problem& problem, const FlashPlan& plan) {
-  constexpr int kMostColumns = 128;
-  const AttentionSpec& attention = problem.attention;
-  if (attention.head_size > kMostColumns || attention.v_head_size > kMostColumns) return false;
-  // One list over shared prefixes and own keys: on one NVIDIA H200, 2026-11-27, 32 heads on 8 of
-  // D128, 4,096 of 4,224 keys shared, by a pass each and by a list: 16 requests 76.6 and 27.1 us,
-  // 64 91.2 and 45.0, 128 123.6 and 63.3, 256 150 and 107; 1,024 shared 90.9 and 72.1, 242 and 223,
-  // 433 and 420, 811 and 821.
-  if (plan.cascade) return true;
-  return is_mixed(plan.batch) && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
-}
 
 bool can_go_apart(const Problem& problem, const FlashPlan& plan) {
   const AttentionSpec& attention = problem.attention;

@@ -51,14 +51,6 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, const SplitD
 /// (attention.num_splits: 1 keeps the one call). `plan` is that of plan_flash().
 bool can_go_apart(const Problem& problem, const FlashPlan& plan);
 
-/// Whether one launch over a list of tiles (attention/tile_list.h) is faster than the launches of
-/// the plan: decodes and prefills in one batch, whose keys are not split; a list does not split the
-/// keys of a request itself. One NVIDIA H200, 2026-11-23, bf16, 32 heads on 8 of 128, beside the
-/// sm_80 kernels and vLLM's FlashAttention-3: 60q1s4k_4q1ks3k 444 us, 750 and 528; 256q1s512_q8k
-/// 894, 2294 and 1022. Not measured: more columns. Shared prefixes, which are
-/// faster by a list too, go by one only where the kernel is named, until it has been run once more.
-bool tiles_pay(const Problem& problem, const FlashPlan& plan);
-
 /// Why the splits that attention.num_splits or attention.split_form ask for cannot be made of a
 /// batch that is supported otherwise; empty = they can.
 std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule,

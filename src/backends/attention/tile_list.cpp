@@ -1,6 +1,7 @@
 #include "backends/attention/tile_list.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "metadata/batch.h"
@@ -72,6 +73,42 @@ bool takes_tiles(const Problem& problem) {
          problem.attention.mm_prefix_ranges.empty() && !problem.attention.batch_invariant &&
          problem.attention.num_splits.value_or(1) == 1 &&
          problem.attention.split_form == SplitForm::kAuto;
+}
+
+ApartQuestion apart_question(const Problem& problem, const attn::AttendParams& params,
+                             int num_decodes, int num_sms) {
+  const std::span<const Request> batch = problem.batch;
+  const auto first_prefill = static_cast<std::size_t>(num_decodes);
+  ApartQuestion question;
+  question.decodes = batch.first(first_prefill);
+  question.prefills = batch.subspan(first_prefill);
+  question.window = problem.attention.sliding_window;
+  question.num_heads = params.num_heads;
+  question.num_kv_heads = params.num_kv_heads;
+  question.columns = params.head_size + params.v_head_size;
+  question.key_bytes = static_cast<int>(element_size(params.kv.element));
+  question.tile_rows =
+      tile_rows_for(params.head_size, params.v_head_size,
+                    std::int64_t{params.max_query_len} * params.num_heads / params.num_kv_heads);
+  question.num_sms = num_sms;
+  return question;
+}
+
+bool goes_by_tiles(const Problem& problem, const attn::AttendParams& params, bool cascade,
+                   const Ops& ops) {
+  constexpr int kMostColumns = 128;
+  if (!takes_tiles(problem)) return false;
+  const TileUse use = ops.tile_use(params);
+  if (use != TileUse::kWhereItPays) return use == TileUse::kAlways;
+  if (params.head_size > kMostColumns || params.v_head_size > kMostColumns) return false;
+  // One list over shared prefixes and own keys: on one NVIDIA H200, 2026-11-27, 32 heads on 8 of
+  // D128, 4,096 of 4,224 keys shared, by a pass each and by a list: 16 requests 76.6 and 27.1 us,
+  // 64 91.2 and 45.0, 128 123.6 and 63.3, 256 150 and 107; 1,024 shared 90.9 and 72.1, 242 and 223,
+  // 433 and 420, 811 and 821.
+  if (cascade) return true;
+  const BatchSplit batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
+  return batch.num_decodes > 0 && batch.num_prefills > 0 &&
+         !decode_ends_last(apart_question(problem, params, batch.num_decodes, ops.num_sms()));
 }
 
 TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& params, bool cascade,

@@ -15,6 +15,7 @@
 
 #include "backends/device_buffers.h"
 #include "core/problem/problem.h"
+#include "metadata/parts/decode_choice.h"
 
 #include "kernels/params_tiles.h"
 
@@ -29,6 +30,18 @@ struct TileSteps {
 /// Whether a list can express the problem: keys in pages, rows that see one interval of them, and
 /// no chunks of local attention, int8 levels, ranks, wanted splits or a wanted form of them.
 bool takes_tiles(const Problem& problem);
+
+/// The first `num_decodes` requests of a problem, and those behind them, for a device of `num_sms`
+/// multiprocessors; of the problem's own memory.
+ApartQuestion apart_question(const Problem& problem, const attn::AttendParams& params,
+                             int num_decodes, int num_sms);
+
+/// Whether the problem goes by a list: where the device always takes lists, or where one launch is
+/// faster than others: shared prefixes that are attended apart (`cascade`), or decodes in front of
+/// prefills, up to head sizes of 128, none of which would end long after all others, since a list
+/// does not split the keys of a decode.
+bool goes_by_tiles(const Problem& problem, const attn::AttendParams& params, bool cascade,
+                   const Ops& ops);
 
 /// Of a problem that takes_tiles(), and `params` for the whole of it on the device of `ops`. With
 /// `cascade` its prefixes are parts of their own, [T, H, Dv] and LSE [H, T] in f32 each. List and

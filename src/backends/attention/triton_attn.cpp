@@ -5,6 +5,7 @@
 
 #include "backends/attention/capability.h"
 #include "backends/attention/pipeline.h"
+#include "backends/attention/tile_list.h"
 #include "backends/backend_list.h"
 #include "core/error.h"
 #include "metadata/parts/local_chunks.h"
@@ -83,10 +84,24 @@ class TritonPipeline : public AttentionPipeline {
     add_rotate_output_step();
   }
 
+  Facts facts() const override {
+    Facts facts;
+    if (is_listed_) facts.emplace_back("path", "2d, by a list of tiles");
+    for (auto& fact : AttentionPipeline::facts()) facts.push_back(std::move(fact));
+    return facts;
+  }
+
  private:
-  /// One launch for the whole batch. Where the codes of prompts are converted in front, the decodes
-  /// before them read theirs as they are, in a launch of their own.
+  /// One launch for the whole batch, by a list of tiles where that pays. Where the codes of prompts
+  /// are converted in front, the decodes before them read theirs as they are, in a launch of their
+  /// own.
   void add_2d_steps() {
+    if (goes_by_tiles(problem(), params(), false, ops())) {
+      const TileSteps tiles = make_tile_steps(problem(), params(), false, ops(), memory());
+      add_attend_step("attend", [this, tiles] { ops().attend_tiles(tiles.params, tiles.list); });
+      is_listed_ = true;
+      return;
+    }
     const std::vector<Request>& batch = attended().batch;
     const auto is_prompt = [](const Request& request) { return request.query_len > 1; };
     const auto first = static_cast<int>(
@@ -120,6 +135,8 @@ class TritonPipeline : public AttentionPipeline {
     add_step(counted_step("reduce_segments",
                           [this, segments] { ops().reduce_segments(params(), segments); }));
   }
+
+  bool is_listed_ = false;
 };
 
 class TritonAttn : public NativeBackend {

@@ -85,6 +85,14 @@ TileKeys tile_keys(const ApartQuestion& q, std::span<const Request> requests) {
   return keys;
 }
 
+std::int64_t most_rows(const ApartQuestion& q) {
+  std::int64_t most = 0;
+  for (const Request& request : q.decodes) {
+    most = std::max(most, request.query_len * (q.num_heads / q.num_kv_heads));
+  }
+  return most;
+}
+
 }  // namespace
 
 /// One NVIDIA H200, 2026-11-28, 32 heads on 8 of 128 unless something else is said, in a graph, us
@@ -188,28 +196,41 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
 }
 
 /// One NVIDIA H200, 2026-12-01, 32 heads on 8 of 128 over an fp8 cache, 60q1s4k_4q1ks3k: 512 us in
-/// one launch; its decodes alone 125 us, its prefills alone 260. So a multiprocessor takes about
+/// one launch; its decodes alone 156 us, its prefills alone 276. So a multiprocessor takes about
 /// 17 ns for a key by a tile of 192 rows, of which a decode has 4 here, and the memory brings a key
-/// in half the time. A launch more costs 8 to 15 us, the time of some 700 keys: less than that is
-/// not worth it, nor are tiles that find multiprocessors idle beside those of the prefills. But a
-/// long decode whose one tile would end after all others is: by itself its keys are split.
+/// of one byte in half the time, one of 16 bits in no less. A launch more costs 8 to 15 us, the
+/// time of some 700 keys: less than that is not worth it, nor are tiles that find multiprocessors
+/// idle beside those of the prefills. But a long decode whose one tile would end after all others
+/// is: by itself its keys are split. In one launch and by this rule: 541 and 422 us; 48q1s1k beside
+/// the same prefills 340 and 316, 23q1s1k 299 and 296, 12q1s1k 286 either way; q1s128k beside one
+/// of 8,192 tokens 1444 and 807.
 bool decodes_pay_apart(const ApartQuestion& q) {
   constexpr double kLaunchKeys = 700;  // of 256 columns
-  constexpr double kMemoryShare = 0.5;
-  std::int64_t most_rows = 0;
-  for (const Request& request : q.decodes) {
-    most_rows = std::max(most_rows, request.query_len * (q.num_heads / q.num_kv_heads));
-  }
-  // From 64 rows on the decode kernel takes as long as a tile of the other (64 requests of 8k, 16
-  // bits, 2026-11-23: 802 us).
-  if (most_rows > kWidestTile || q.prefills.empty()) return false;
+  const double memory_share = q.key_bytes == 1 ? 0.5 : 1.0;
+  // 60 requests of 4k and 4, 8 and 16 tokens of 4 heads: 541 us together, 564 and 838 apart for 8
+  // and 16 tokens.
+  constexpr std::int64_t kMostRows = 16;
+  if (most_rows(q) > kMostRows || q.prefills.empty()) return false;
   const TileKeys decodes = tile_keys(q, q.decodes);
   const TileKeys prefills = tile_keys(q, q.prefills);
   // Where the longest prefill ends last, the answer is no without it here too.
   const double together = std::max((decodes.sum + prefills.sum) / q.num_sms, decodes.longest);
   const double apart = std::max(prefills.sum / q.num_sms, prefills.longest) +
-                       kLaunchKeys * 256 / q.columns + decodes.sum * kMemoryShare / q.num_sms;
+                       kLaunchKeys * 256 / q.columns + decodes.sum * memory_share / q.num_sms;
   return apart < together;
+}
+
+/// A decode's tile of 16 bits, read by warps beside the others at some 75 GB/s, takes about half as
+/// long for a key as a tile of 192 rows, and so does the memory for all of them. Not measured
+/// beyond 60q1s4k_4q1ks3k, where both end together.
+bool decode_ends_last(const ApartQuestion& q) {
+  constexpr double kShareOfKey = 0.5;
+  constexpr double kLate = 1.25;  // less is not worth a launch more
+  const TileKeys decodes = tile_keys(q, q.decodes);
+  const TileKeys prefills = tile_keys(q, q.prefills);
+  const double all =
+      std::max((prefills.sum + decodes.sum * kShareOfKey) / q.num_sms, prefills.longest);
+  return decodes.longest * kShareOfKey > kLate * all;
 }
 
 }  // namespace attnbench

@@ -79,13 +79,18 @@ struct ApartQuestion {
   int num_heads = 1;
   int num_kv_heads = 1;
   int columns = 256;    // D + Dv
+  int key_bytes = 1;    // of an element of a key
   int tile_rows = 192;  // packed query rows of a tile of that kernel
   int num_sms = 1;
 };
 
 /// Whether the decodes take less time by a launch of the decode kernel in front of the prefills'
-/// than as tiles of that kernel. An estimate for causal attention over e4m3 caches. Not where
-/// either is missing, nor for decodes of more than 32 packed rows. Extents are at least 1.
+/// than as tiles of that kernel. An estimate for causal attention. Not where either is missing, nor
+/// for decodes of more than 16 packed rows. Extents are at least 1.
 bool decodes_pay_apart(const ApartQuestion& question);
+
+/// Whether one of the decodes, as a tile of a list that warps beside the others do, would end long
+/// after everything else: then it is better split. Of 16 bits; extents as above.
+bool decode_ends_last(const ApartQuestion& question);
 
 }  // namespace attnbench

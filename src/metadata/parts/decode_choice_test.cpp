@@ -266,8 +266,8 @@ TEST_CASE("decodes stay whose rows see few keys, or that are as many rows as a t
   const Batch prompts(4, {1024, 3072});
   CHECK_FALSE(pays_apart(Batch(60, {1, 4096}), prompts, 128));
   CHECK(pays_apart(Batch(60, {1, 4096}), prompts, 4096));
-  CHECK(pays_apart(Batch(60, {8, 4096}), prompts));  // 32 rows
-  CHECK_FALSE(pays_apart(Batch(60, {9, 4096}), prompts));
+  CHECK(pays_apart(Batch(60, {4, 4096}), prompts));  // 16 rows
+  CHECK_FALSE(pays_apart(Batch(60, {5, 4096}), prompts));
   CHECK_FALSE(pays_apart({}, prompts));
   CHECK_FALSE(pays_apart(Batch(60, {1, 4096}), {}));
   // Keys of half as many columns take half the time, a launch as much as before.
@@ -281,6 +281,35 @@ TEST_CASE("decodes stay whose rows see few keys, or that are as many rows as a t
   CHECK(decodes_pay_apart(narrow));
   narrow.columns = 128;
   CHECK_FALSE(decodes_pay_apart(narrow));
+}
+
+TEST_CASE("keys of 16 bits pay apart only where one decode would end last, by a list too") {
+  using Batch = std::vector<Request>;
+  const Batch prompts(4, {1024, 3072});
+  const Batch prompt{{8192, 8192}};
+  const auto question = [](const Batch& decodes, const Batch& prefills) {
+    ApartQuestion q;
+    q.decodes = decodes;
+    q.prefills = prefills;
+    q.key_bytes = 2;
+    q.num_heads = 32;
+    q.num_kv_heads = 8;
+    q.num_sms = 132;
+    return q;
+  };
+  const Batch even(60, {1, 4096});
+  const Batch one_long{{1, 131072}};
+  const Batch one_longer{{1, 32768}};
+  CHECK_FALSE(decodes_pay_apart(question(even, prompts)));
+  CHECK_FALSE(decode_ends_last(question(even, prompts)));
+  CHECK(decodes_pay_apart(question(one_long, prompt)));
+  CHECK(decode_ends_last(question(one_long, prompt)));
+  CHECK_FALSE(decode_ends_last(question(one_longer, prompt)));
+  CHECK(decode_ends_last(question(one_longer, {{512, 512}})));
+  // 128k keys among so many others that all multiprocessors have as much to do.
+  Batch skewed(600, {1, 16384});
+  skewed.push_back({1, 131072});
+  CHECK_FALSE(decode_ends_last(question(skewed, prompt)));
 }
 
 }  // namespace

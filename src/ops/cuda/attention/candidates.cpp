@@ -104,21 +104,16 @@ TileUse beside_use(const attn::AttendParams& params, std::string_view forced) {
 }
 
 /// Why a forced kernel is left alone: whoever names one wants to see what it does with the batch.
-/// Why only these caches: a tile of many rows goes through the keys of a decode at 17 ns a key of
-/// 128 columns (one NVIDIA H200, 2026-12-01), in which the memory brings twice as many keys of one
-/// byte, but no more than those of 16 bits; and products of wider heads were not measured.
+/// Why only beside the Hopper kernel: the others were not measured.
 ApartUse apart_use(const Target& target, const attn::AttendParams& params,
                    std::string_view forced) {
-  constexpr int kMostColumns = 128;
   if (!forced.empty()) {
     const AttendCandidate& candidate = find_candidate(forced);
     const bool is_wanted = candidate.attends_apart != nullptr &&
                            candidate.attends_apart(parse_forced_kernel(forced).options);
     return is_wanted ? ApartUse::kAlways : ApartUse::kNever;
   }
-  const bool pays = params.kv.element == attn::Element::kE4M3 && params.head_size <= kMostColumns &&
-                    params.v_head_size <= kMostColumns &&
-                    name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
+  const bool pays = name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
   return pays ? ApartUse::kWhereItPays : ApartUse::kNever;
 }
 
