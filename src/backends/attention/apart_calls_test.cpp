@@ -250,4 +250,26 @@ TEST_CASE("what is asked of splits beside prefills is refused as it was") {
   CHECK(fact_of(flash.explain(p, DeviceFacts{}), "path") == "one varlen call");
 }
 
+TEST_CASE("decodes beside prefills go by a list in every layout, unless one would end last") {
+  Problem p = base_problem();
+  p.batch = {{1, 40}, {1, 35}, {1, 20}, {200, 230}};
+  for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"}) {
+    CAPTURE(name);
+    const bool is_triton = name[0] == 'T';
+    const ApartRun listed = run_apart(p, ApartUse::kWhereItPays, name, TileUse::kWhereItPays);
+    CHECK(listed.calls.empty());
+    CHECK(listed.asked_about == 0);
+    CHECK(fact_of(listed.facts, "path") ==
+          (is_triton ? "2d, by a list of tiles" : "one varlen call"));
+    Problem late = p;
+    late.batch.front().seq_len = 300;
+    CHECK(run_apart(late, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
+    // Nor where the device has no lists, or bytes may not depend on the batch.
+    CHECK(run_apart(p, ApartUse::kNever, name).calls != "");
+    Problem fixed = p;
+    fixed.attention.batch_invariant = true;
+    CHECK(run_apart(fixed, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
+  }
+}
+
 }  // namespace attnbench

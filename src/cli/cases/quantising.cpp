@@ -15,6 +15,7 @@ using enum MeasuredWork;
 constexpr std::string_view kH200 = "NVIDIA H200";
 constexpr std::string_view kFp8All = "fp8 query, cache and P";
 constexpr std::string_view kFp8Cache = "fp8 query and cache";
+constexpr std::string_view kFp8Keys = "fp8 cache, 16-bit query";
 constexpr std::string_view kInt8Level1 = "int8 level 1";
 constexpr std::string_view kInt8Level2 = "int8 level 2";
 constexpr std::array kTable = {
@@ -33,6 +34,22 @@ constexpr std::array kTable = {
     MeasuredQuantising{kH200, kPrefill, 128, kFp8Cache, "q16k", 809, 807, false, "c675c95",
                        "2026-12-01"},
     MeasuredQuantising{kH200, kPrefill, 256, kFp8Cache, "q16k", 692, 815, false, "c675c95",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 64, kFp8Cache, "8q2k", 437, 443, false, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8Cache, "8q2k", 647, 616, false, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8Cache, "8q2k", 591, 692, false, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 64, kFp8Keys, "2q8k", 999, 979, true, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8Keys, "2q8k", 1478, 1450, true, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8Keys, "2q8k", 2891, 2851, true, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 256, kInt8Level1, "8q2k", 1013, 794, true, "d5598d0",
+                       "2026-12-01"},
+    MeasuredQuantising{kH200, kPrefill, 256, kInt8Level2, "8q2k", 736, 794, true, "d5598d0",
                        "2026-12-01"},
     MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", 1666.1, 1465.4, true, "c30e607",
                        "2026-11-28"},

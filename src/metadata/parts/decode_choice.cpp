@@ -220,17 +220,19 @@ bool decodes_pay_apart(const ApartQuestion& q) {
   return apart < together;
 }
 
-/// A decode's tile of 16 bits, read by warps beside the others at some 75 GB/s, takes about half as
-/// long for a key as a tile of 192 rows, and so does the memory for all of them. Not measured
-/// beyond 60q1s4k_4q1ks3k, where both end together.
+/// The tile of a long decode of 16 bits takes up to 30 ns for a key of 128 columns, a tile of 192
+/// rows 17; the memory takes half of that for all decodes, and has others to do meanwhile. One
+/// NVIDIA H200, 2026-12-01, beside a prefill of 8,192 tokens, by a list and with the decode split
+/// in a launch of its own, us: 32k keys 985 and 785, 64k 1228 and 817, 128k 1711 and 876; 32k keys
+/// beside 2,048 tokens 306 and 114. 60q1s4k_4q1ks3k, whose decodes are even, 418 by a list.
 bool decode_ends_last(const ApartQuestion& q) {
-  constexpr double kShareOfKey = 0.5;
-  constexpr double kLate = 1.25;  // less is not worth a launch more
+  constexpr double kLongKey = 1.8;
+  constexpr double kMemoryShare = 0.5;
   const TileKeys decodes = tile_keys(q, q.decodes);
   const TileKeys prefills = tile_keys(q, q.prefills);
   const double all =
-      std::max((prefills.sum + decodes.sum * kShareOfKey) / q.num_sms, prefills.longest);
-  return decodes.longest * kShareOfKey > kLate * all;
+      std::max((prefills.sum + decodes.sum * kMemoryShare) / q.num_sms, prefills.longest);
+  return decodes.longest * kLongKey > all;
 }
 
 }  // namespace attnbench

@@ -299,16 +299,17 @@ TEST_CASE("keys of 16 bits pay apart only where one decode would end last, by a 
   };
   const Batch even(60, {1, 4096});
   const Batch one_long{{1, 131072}};
-  const Batch one_longer{{1, 32768}};
+  const Batch one_shorter{{1, 32768}};
   CHECK_FALSE(decodes_pay_apart(question(even, prompts)));
   CHECK_FALSE(decode_ends_last(question(even, prompts)));
   CHECK(decodes_pay_apart(question(one_long, prompt)));
   CHECK(decode_ends_last(question(one_long, prompt)));
-  CHECK_FALSE(decode_ends_last(question(one_longer, prompt)));
-  CHECK(decode_ends_last(question(one_longer, {{512, 512}})));
-  // 128k keys among so many others that all multiprocessors have as much to do.
+  CHECK(decode_ends_last(question(one_shorter, prompt)));
+  CHECK_FALSE(decode_ends_last(question({{1, 16384}}, prompt)));
+  CHECK(decode_ends_last(question(one_shorter, {{512, 512}})));
+  // 64k keys among so many others that all multiprocessors have as much to do.
   Batch skewed(600, {1, 16384});
-  skewed.push_back({1, 131072});
+  skewed.push_back({1, 65536});
   CHECK_FALSE(decode_ends_last(question(skewed, prompt)));
 }
 

@@ -1,5 +1,4 @@
-#include "ops/cuda/attention/hopper_code_prompts.h"
-
+// How a CTA that stays for several row tiles goes about prompts of few keys in codes of one byte.
 #include "ops/cuda/attention/hopper_tile_choice.h"
 
 namespace attnbench::cuda {
@@ -18,7 +17,10 @@ namespace {
 /// int8 at level 2, D64 -, 509, -, 480, 770, - and -, 349, -, 400, 719, -;
 ///   D128 -, 552, -, 536, 879, - and -, 438, -, 513, 897, -;
 ///   D256 -, 852, -, 833, 1368, - and -, 639, -, 736, 1298, -.
-constexpr std::int64_t kMostKeys = 4096;
+/// 2 x 8,192 tokens of e4m3 with P of 16 bits, D64 1005 and 977, D128 1435 and 1397, D256 3268 and
+/// 4745; one of 16,384 D64 1828 and 1856, D128 2690 and 2680.
+constexpr std::int64_t kMostKeys = 8192;
+constexpr std::int64_t kMostKeysElsewhere = 4096;
 constexpr std::int64_t kMostKeysOfInt8 = 2048;  // of 128 columns
 constexpr std::int64_t kMostKeysOfPieces = 1024;
 /// Up to so many, tiles of 64 keys leave out more of those that no row sees: P of 16 bits, 128 x
@@ -46,14 +48,17 @@ std::optional<CodePrompt> wide_prompt(const attn::AttendParams& params) {
     if (keys <= kFewKeys) return CodePrompt{64, 2, false, true, false};
     return CodePrompt{80, 3, false, true, keys >= kLeastBoundKeys};
   }
-  if (is_size(params, 256)) return CodePrompt{64, 2, true, false, false};
+  if (is_size(params, 256) && keys <= kMostKeysElsewhere) {
+    return CodePrompt{64, 2, true, false, false};
+  }
   return std::nullopt;
 }
 
 std::optional<CodePrompt> int8_prompt(const attn::AttendParams& params) {
   const std::int64_t keys = keys_of_row(params);
   const bool is_level_2 = value_element(params) != attn::Element::kI8;
-  if (has_window(params) || keys > kMostKeys || max_packed_rows(params) <= attn::kConsumerRows) {
+  if (has_window(params) || keys > kMostKeysElsewhere ||
+      max_packed_rows(params) <= attn::kConsumerRows) {
     return std::nullopt;
   }
   if (is_size(params, 64)) {

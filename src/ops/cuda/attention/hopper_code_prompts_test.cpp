@@ -1,6 +1,4 @@
 // What is chosen for prompts of few keys in codes of one byte.
-#include "ops/cuda/attention/hopper_code_prompts.h"
-
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
@@ -46,8 +44,8 @@ TEST_CASE("prompts of few keys in e4m3 with P of 16 bits are done ahead") {
   CHECK(text(Codes::kWide, 256) == "192x64, 2 stages, ahead, late");
   CHECK(text(Codes::kWide, 512) == "192x64, 2 stages, ahead, late");
   CHECK(text(Codes::kWide, 1024) == "192x80, 3 stages, ahead, late, bounds");
-  CHECK(text(Codes::kWide, 4096) == "192x80, 3 stages, ahead, late, bounds");
-  CHECK(text(Codes::kWide, 4097) == "192x80, 3 stages, bounds");
+  CHECK(text(Codes::kWide, 8192) == "192x80, 3 stages, ahead, late, bounds");
+  CHECK(text(Codes::kWide, 8193) == "192x80, 3 stages, bounds");
   CHECK(text(Codes::kWide, 512, 64) == "192x96, 2 stages, turns, ahead");
   CHECK(text(Codes::kWide, 2048, 64) == "192x96, 2 stages, turns, ahead, bounds");
   CHECK(text(Codes::kWide, 4096, 256) == "128x64, 2 stages, turns, ahead");

@@ -114,8 +114,7 @@ TEST_CASE("CTAs stay for a cascade's list where a group's heads divide a box of 
                        Error);
 }
 
-TEST_CASE(
-    "decodes go apart over e4m3 caches where the Hopper kernel would do all, or by an option") {
+TEST_CASE("decodes may go apart where the Hopper kernel would do all, and go by an option") {
   const auto use = [](const HopperProblem& problem, std::string_view forced = {}, int sm = 90) {
     return apart_use(target_of_sm(sm), problem.params, forced);
   };
@@ -130,11 +129,10 @@ TEST_CASE(
   decoded.params.query_element = attn::Element::kBF16;
   CHECK(use(decoded) == ApartUse::kWhereItPays);
   CHECK(use(e4m3(16)) == ApartUse::kNever);  // 64 rows, which the decode kernel does
-  CHECK(use(e4m3(1024, 192, 128)) == ApartUse::kNever);
-  CHECK(use(e4m3(1024, 128, 192)) == ApartUse::kNever);
+  CHECK(use(e4m3(1024, 256, 256)) == ApartUse::kWhereItPays);
+  CHECK(use(HopperProblem(1024, 128, 128, 16)) == ApartUse::kWhereItPays);
   CHECK(use(e4m3(), {}, 89) == ApartUse::kNever);
-  CHECK(use(HopperProblem(1024, 128, 128, 16)) == ApartUse::kNever);
-  CHECK(use(HopperProblem(1024, 256, 256, 16)) == ApartUse::kNever);
+  CHECK(use(HopperProblem(1024, 128, 128, 16), {}, 89) == ApartUse::kNever);
   // A kernel that is forced does all of it, unless its options say otherwise.
   for (const char* forced : {"hopper_prefill", "decode", "decode:few=1", "decode:own_call=0"}) {
     CAPTURE(forced);
