@@ -153,6 +153,24 @@ TEST_CASE("what passed without a single row was not compared, however many rows 
              "error.checked_rows is 0 of 0 rows, but the result passed"));
 }
 
+TEST_CASE("a case without new tokens has no rows, and passes without one") {
+  const auto of_batch = [](const std::string& batch) {
+    return said([&](Result& r) {
+      r.problem_json = "{\"batch\": " + batch + "}";
+      for (ErrorStats* error : {&*r.error, &*r.lse_error, &*r.probe_error}) {
+        error->checked_rows = error->total_rows = error->screened_rows = 0;
+      }
+    });
+  };
+  CHECK(of_batch(R"([{"count": 3, "query_len": 0, "seq_len": 20}])") == "");
+  const std::string nothing = "error.checked_rows is 0 of 0 rows, but the result passed";
+  CHECK(says(of_batch(R"([{"query_len": 0, "seq_len": 2}, {"query_len": 1, "seq_len": 2}])"),
+             nothing));
+  CHECK(says(of_batch("[]"), nothing));
+  CHECK(says(of_batch(R"([{"seq_len": 2}])"), nothing));
+  CHECK(says(of_batch("\"3q0s20\""), nothing));
+}
+
 TEST_CASE("every rank is judged like the whole, and stands in its place") {
   const auto of_ranks = [](const std::function<void(Result&)>& change) {
     return said([&](Result& r) {

@@ -180,6 +180,7 @@ std::vector<JudgedRequest> draw_judged(const Problem& problem) {
 std::optional<SampleVerdict> judge_drawn(const Problem& problem, const ReferenceOptions& options,
                                          const JudgeRequest& judge) {
   const std::vector<JudgedRequest> drawn = draw_judged(problem);
+  if (drawn.empty()) return SampleVerdict{};  // no new tokens: there is nothing to judge
   std::vector<std::optional<Judgement>> judgements(drawn.size());
   if (drawn.size() == 1) {
     judgements[0] = judge(drawn[0], options);

@@ -88,4 +88,18 @@ TEST_CASE("many requests and rows of a sample are looked at, few of long ones") 
   CHECK(drawn[0].rows.size() > 8);
 }
 
+TEST_CASE("a sample of a batch without new tokens has nothing to judge") {
+  Problem problem = small_problem();
+  problem.batch = {{0, 0}, {0, 20}};
+  int judged = 0;
+  const std::optional<SampleVerdict> verdict =
+      judge_drawn(problem, {}, [&](const JudgedRequest&, const ReferenceOptions&) {
+        ++judged;
+        return std::optional<Judgement>();
+      });
+  REQUIRE(verdict.has_value());
+  CHECK_FALSE(verdict->is_judged);
+  CHECK(judged == 0);
+}
+
 }  // namespace attnbench::redrawn_request_test

@@ -234,6 +234,7 @@ void print_quantising(std::ostream& out, const Problem& problem, const DeviceCho
 /// Device memory of the paged cache in the backend's layout, of all ranks together.
 double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
   const KvCacheSpec& cache = problem.kv_cache;
+  if (cache.num_blocks == 0) return 0;  // no request has keys
   const KvLayout layout = make_kv_layout(
       kind, cache.layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks,
       cache.block_size, problem.attention.num_kv_heads,
