@@ -77,10 +77,11 @@ void check_keys(const Value& map, const std::vector<std::string>& valid, IssueLi
   }
 }
 
-/// Reads the integers that are given; what is wrong goes to `issues`.
+/// Reads the integers that are given; what is wrong goes to `issues`, `above` for what is too
+/// large.
 template <typename T>
 void read_integers(const Value& map, const std::vector<IntegerKey<T>>& keys, T& out,
-                   IssueList& issues) {
+                   IssueList& issues, ErrorKind above = ErrorKind::kConfig) {
   for (const auto& key : keys) {
     const Value* value = map.find(key.name);
     if (value == nullptr) continue;
@@ -88,7 +89,8 @@ void read_integers(const Value& map, const std::vector<IntegerKey<T>>& keys, T& 
       out.*key.member = value->integer;
       continue;
     }
-    const ErrorKind kind = value->is_int() ? ErrorKind::kConfig : ErrorKind::kFormat;
+    const ErrorKind outside = value->integer > key.high ? above : ErrorKind::kConfig;
+    const ErrorKind kind = value->is_int() ? outside : ErrorKind::kFormat;
     issues.add_mismatch(kind, fmt::format("batch.{}", key.name),
                         fmt::format("an integer from {} to {}", key.low, key.high), *value);
   }
@@ -114,7 +116,7 @@ Row read_row(const Value& value, IssueList& issues) {
   names.emplace_back(kPrefilling);
   check_keys(value, names, issues);
   check_required(value, {"query_len", "seq_len"}, issues);
-  read_integers(value, kRowKeys, row, issues);
+  read_integers(value, kRowKeys, row, issues, ErrorKind::kCapacity);
   const Value* const prefilling = value.find(kPrefilling);
   if (prefilling == nullptr) return row;
   if (prefilling->is_bool()) {

@@ -31,7 +31,7 @@ class SegmentParser {
     if (segment_.empty()) reject("an empty segment");
     if (const auto count = digits()) {
       if (*count == 0) reject("count 0");
-      if (*count > kMaxRequests) reject(fmt::format("more than {} requests", kMaxRequests));
+      if (*count > kMaxRequests) reject_size(fmt::format("more than {} requests", kMaxRequests));
       result.count = *count;
     }
     if (!take('q')) reject_here("'q'");
@@ -50,6 +50,11 @@ class SegmentParser {
   [[noreturn]] void reject(std::string_view found) const {
     fail(ErrorKind::kConfig, "expected a batch of segments {}, found {} in segment '{}' of '{}'",
          kGrammar, found, segment_.substr(0, 60), std::string_view(spec_).substr(0, 80));
+  }
+  [[noreturn]] void reject_size(std::string_view found) const {
+    fail(ErrorKind::kCapacity,
+         "expected a batch of at most {} requests and {} tokens, found {} in segment '{}'",
+         kMaxRequests, kMaxTokens, found, segment_.substr(0, 60));
   }
   [[noreturn]] void reject_here(std::string_view expected) const {
     const std::string found = at_ < segment_.size()
@@ -75,7 +80,7 @@ class SegmentParser {
     std::int64_t value = 0;
     while (at_ < segment_.size() && segment_[at_] >= '0' && segment_[at_] <= '9') {
       value = value * 10 + (segment_[at_++] - '0');
-      if (value > kMaxTokens) reject(fmt::format("a number above {}", kMaxTokens));
+      if (value > kMaxTokens) reject_size(fmt::format("a number above {}", kMaxTokens));
     }
     if (at_ == begin) return std::nullopt;
     return value;
@@ -86,7 +91,7 @@ class SegmentParser {
     const std::optional<std::int64_t> value = digits();
     if (!value) reject_here(fmt::format("a number after '{}'", letter));
     const std::int64_t tokens = take('k') ? *value * kKilo : *value;
-    if (tokens > kMaxTokens) reject(fmt::format("more than {} tokens", kMaxTokens));
+    if (tokens > kMaxTokens) reject_size(fmt::format("more than {} tokens", kMaxTokens));
     return tokens;
   }
 
@@ -116,7 +121,7 @@ std::vector<Request> parse_batch_spec(const std::string& spec, bool cross) {
     key_tokens += count * request.seq_len;
     const auto requests = static_cast<std::int64_t>(batch.size()) + count;
     if (requests > kMaxRequests || query_tokens > kMaxTokens || key_tokens > kMaxTokens) {
-      fail(ErrorKind::kConfig,
+      fail(ErrorKind::kCapacity,
            "expected a batch of at most {} requests and {} tokens, found more from segment '{}' on",
            kMaxRequests, kMaxTokens, text.substr(0, 60));
     }

@@ -7,11 +7,12 @@
 namespace attnbench {
 namespace {
 
-std::string spec_error(const std::string& spec, bool cross = false) {
+std::string spec_error(const std::string& spec, bool cross = false,
+                       ErrorKind kind = ErrorKind::kConfig) {
   try {
     parse_batch_spec(spec, cross);
   } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kConfig);
+    CHECK(error.kind() == kind);
     return error.what();
   }
   return "accepted";
@@ -62,13 +63,17 @@ TEST_CASE("everything outside the grammar is rejected with its segment") {
   }
 }
 
-TEST_CASE("too many requests or tokens are rejected before anything is allocated") {
-  CHECK(contains(spec_error("1000001q1"), "more than 1000000 requests"));
-  CHECK(contains(spec_error("600000q1_600000q1"), "from segment '600000q1' on"));
-  CHECK(contains(spec_error("q2147483648"), "above 2147483647"));
-  CHECK(contains(spec_error("q99999999999999999999999"), "above 2147483647"));
-  CHECK(contains(spec_error("q2097152k"), "more than 2147483647 tokens"));
-  CHECK(contains(spec_error("1000000q1s4k"), "at most 1000000 requests and 2147483647 tokens"));
+TEST_CASE("too many requests or tokens are too much for any machine, and nothing is allocated") {
+  const auto size_error = [](const std::string& spec) {
+    return spec_error(spec, false, ErrorKind::kCapacity);
+  };
+  CHECK(contains(size_error("1000001q1"), "more than 1000000 requests"));
+  CHECK(contains(size_error("600000q1_600000q1"), "from segment '600000q1' on"));
+  CHECK(contains(size_error("q2147483648"), "above 2147483647"));
+  CHECK(contains(size_error("q99999999999999999999999"), "above 2147483647"));
+  CHECK(contains(size_error("q2097152k"), "more than 2147483647 tokens"));
+  CHECK(contains(size_error("1000q4000k"), "at most 1000000 requests and 2147483647 tokens"));
+  CHECK(contains(size_error("1000000q1s4k"), "at most 1000000 requests and 2147483647 tokens"));
   CHECK(parse_batch_spec("q2147483647", false).front().query_len == 2147483647);
 }
 
