@@ -46,9 +46,9 @@ TEST_CASE("unknown keys name the nearest valid one") {
   CHECK(
       error_of(base_text("batch: q1\nsliding_window: 5\n")) ==
       "E-FORMAT: s.yaml:4: unknown key 'sliding_window'; did you mean 'attention.sliding_window'?");
-  CHECK(
-      error_of(base_text("batch: q1\nattention.head_size: 5\n")) ==
-      "E-FORMAT: s.yaml:4: unknown key 'attention.head_size'; did you mean 'attention.head_size'?");
+  CHECK(error_of(base_text("batch: q1\nattention.head_size: 5\n")) ==
+        "E-FORMAT: s.yaml:4: unknown key 'attention.head_size'; 'head_size' belongs under "
+        "'attention:'");
   CHECK(error_of(base_text("batch: q1\ntriton: {zzzzzz: 5}\n")) ==
         "E-FORMAT: s.yaml:4: unknown key 'triton.zzzzzz'; valid keys: path, capture_sizes");
   CHECK(error_of(base_text("batch: q1\nmla: {sparse: {valud: 0.5}}\n")) ==

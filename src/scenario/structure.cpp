@@ -85,7 +85,11 @@ void add_unknown_key(const std::string& section, const Value::Entry& entry, Issu
   std::string nearest = nearest_word(entry.key, valid);
   if (nearest.empty()) nearest = elsewhere(entry.key);
   std::string hint;
-  if (!nearest.empty()) {
+  if (section.empty() && find_field(entry.key) != nullptr) {
+    const std::size_t dot = entry.key.rfind('.');
+    hint = fmt::format("; '{}' belongs under '{}:'", entry.key.substr(dot + 1),
+                       entry.key.substr(0, dot));
+  } else if (!nearest.empty()) {
     hint = fmt::format("; did you mean '{}'?", nearest);
   } else if (lists_keys) {
     hint = fmt::format("; valid keys: {}", fmt::join(valid, ", "));
