@@ -116,6 +116,8 @@ class TreeBuilder : public YAML::EventHandler {
   explicit TreeBuilder(std::shared_ptr<const std::string> file) : file_(std::move(file)) {}
 
   bool has_document() const { return has_document_; }
+  /// Whether it was refused for a key that is a list or a mapping.
+  bool has_other_key() const { return has_other_key_; }
   Value take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -197,7 +199,10 @@ class TreeBuilder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Value value) {
     refuse_anchor(mark, anchor);
     if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(mark, tag);
-    if (awaits_key()) refuse(mark, "expected text as key, found a list or mapping");
+    if (awaits_key()) {
+      has_other_key_ = true;
+      refuse(mark, "expected text as key, found a list or mapping");
+    }
     if (static_cast<int>(levels_.size()) >= kMaxNesting) {
       refuse(mark, fmt::format("expected at most {} nested levels, found more", kMaxNesting));
     }
@@ -253,6 +258,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Level> levels_;
   Value root_;
   bool has_document_ = false;
+  bool has_other_key_ = false;
 };
 
 /// The parser's words for what it does not read, and those of a user.
@@ -293,6 +299,30 @@ std::string_view syntax_error(std::string_view message, const std::string& text,
   return "something else";
 }
 
+/// The innermost bracket of a JSON text that is never closed; 0 where there is none.
+char unclosed_bracket(const std::string& text) {
+  std::string open;
+  bool in_quotes = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_quotes = !in_quotes;
+    if (in_quotes && c == '\\') ++i;  // whatever is escaped
+    if (in_quotes) continue;
+    if (c == '{' || c == '[') open += c;
+    if ((c == '}' || c == ']') && !open.empty()) open.pop_back();
+  }
+  return open.empty() ? '\0' : open.back();
+}
+
+/// Why: a mapping in braces that is cut off is the key of a mapping to the parser.
+[[noreturn]] void refuse_cut_off(const std::string& text, const std::string& file, char bracket) {
+  std::size_t end = text.size();
+  while (end > 0 && text[end - 1] == '\n') --end;
+  const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+  fail(ErrorKind::kFormat, "{}:{}: expected YAML or JSON, found: a '{}' that is never closed", file,
+       line + 1, bracket);
+}
+
 }  // namespace
 
 Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file) {
@@ -306,6 +336,10 @@ Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file
   } catch (const YAML::Exception& error) {
     fail(ErrorKind::kFormat, "{}:{}: expected YAML or JSON, found: {}", *file, error.mark.line + 1,
          syntax_error(error.msg, text, error.mark.line));
+  } catch (const Error&) {
+    const char bracket = builder.has_other_key() ? unclosed_bracket(text) : '\0';
+    if (bracket != '\0') refuse_cut_off(text, *file, bracket);
+    throw;
   }
   Value root = builder.take();
   if (!builder.has_document() || root.is_null()) {

@@ -115,6 +115,10 @@ TEST_CASE("what is no YAML is named in words of its own, at its line") {
   };
   CHECK(found("a: [1, 2\n") == "f.yaml:2 a '[' that is never closed");
   CHECK(found("a: {b: 1\n") == "f.yaml:2 a '{' that is never closed");
+  CHECK(found("{\"a\": 1,\n \"b\": {\"c\": \"}\"\n") == "f.yaml:2 a '{' that is never closed");
+  CHECK(found("{\"a\": 1,\n \"b\": {\"c\": \"\\\"}\"}\n\n") ==
+        "f.yaml:2 a '{' that is never closed");
+  CHECK(found("{\"a\":\n [1, 2") == "f.yaml:2 a '[' that is never closed");
   CHECK(found("a: 1]\nb: ]\n") == "f.yaml:2 an unmatched ']' or '}'");
   CHECK(found("a:\n\tb: 1\n") == "f.yaml:2 a tab in the indentation; YAML takes only spaces there");
   CHECK(found("a:\n  b: 1\n c: 2\n") == "f.yaml:3 a line that is indented unlike those before it");
