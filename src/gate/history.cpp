@@ -104,6 +104,14 @@ void read_file(const std::string& path, std::vector<HistoryRecord>& records) {
   }
 }
 
+/// Whether the last line of the file has no end.
+bool ends_within_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() <= 0) return false;  // a new or empty file, or a pipe
+  in.seekg(-1, std::ios::end);
+  return in.get() != '\n' && in.good();
+}
+
 /// Why one call: lines of two runs that end at the same time stay whole.
 void append_text(const std::string& path, const std::string& text) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -157,7 +165,8 @@ void append_history(const std::string& path, const RunInfo& run,
   for (const Result& result : results) {
     if (result.status != Status::kSkipped) text += line_of(run, result);
   }
-  if (!text.empty()) append_text(path, text);
+  // Why: a line that was cut off would take the first of ours with it.
+  if (!text.empty()) append_text(path, ends_within_line(path) ? "\n" + text : text);
 }
 
 std::vector<HistoryRecord> read_history(const std::vector<std::string>& paths) {

@@ -35,6 +35,17 @@ class History(ToolTest):
         out = self.history(lines, "--json", "-", *arguments).out
         return {series["id"]: series["changes"] for series in strict_json(out)["series"]}
 
+    def test_a_run_begins_a_line_behind_one_that_was_cut_off(self):
+        self.write("tiny.yaml", TINY + "backends: [FLASH_ATTN]\n")
+        self.write("h.jsonl", line(0, 100) + "\n" + line(1, 100)[:40])
+        self.expect(0, "run", "tiny.yaml", "--no-timing", "--history", "h.jsonl")
+        lines = (self.dir / "h.jsonl").read_text().splitlines()
+        self.assertEqual([text[:19] for text in lines], ['{"schema_version": 1'[:19]] * 2
+                         + ['{"schema_version":1'])  # fmt: skip
+        self.write("h.jsonl", line(0, 100))
+        self.expect(0, "run", "tiny.yaml", "--no-timing", "--history", "h.jsonl")
+        self.assertEqual(len((self.dir / "h.jsonl").read_text().splitlines()), 2)
+
     def test_a_run_appends_a_line_for_every_result(self):
         self.write("tiny.yaml", TINY + "backends: [FLASH_ATTN, TRITON_ATTN]\n")
         for _ in range(2):
