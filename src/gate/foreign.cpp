@@ -160,6 +160,13 @@ void add_defaults(SortedJson& problem, const SortedJson& other) {
   }
 }
 
+/// The probe had needles before there was a key of them.
+void add_needles(SortedJson& problem) {
+  const auto inputs = problem.find("inputs");
+  if (inputs == problem.end() || !inputs->is_object() || inputs->contains("needles")) return;
+  if (inputs->value("distribution", SortedJson()) == "probe") (*inputs)["needles"] = true;
+}
+
 /// How a case is judged and rested was not always written down: what a baseline does not say of
 /// that is taken from the results. These have to say it: a gap there could hide what was left out.
 void fill_gaps(SortedJson& problem, const SortedJson& other) {
@@ -231,6 +238,7 @@ std::string problem_difference(const Result& before, const Result& after) {
   if (old_work.is_null()) return "";
   if (new_work.is_null()) return "problem is missing in the results";
   fill_gaps(old_work, new_work);
+  if (new_work.contains(pointer_to("inputs.needles"))) add_needles(old_work);
   add_defaults(old_work, new_work);
   return first_difference(old_work, new_work);
 }

@@ -154,6 +154,19 @@ TEST_CASE("a key that is newer than a baseline had its default there") {
         "engine.max_model_len: null in the baseline, 8192 in the results");
 }
 
+TEST_CASE("the probe had its needles before there was a key of them") {
+  const auto difference = [](const char* distribution) {
+    Result old = result_of("a");
+    Result now = result_of("a");
+    old.problem_json = fmt::format(R"({{"inputs":{{"distribution":"{}"}}}})", distribution);
+    now.problem_json =
+        fmt::format(R"({{"inputs":{{"distribution":"{}","needles":true}}}})", distribution);
+    return problem_difference(old, now);
+  };
+  CHECK(difference("probe") == "");
+  CHECK(difference("normal") == "inputs.needles: false in the baseline, true in the results");
+}
+
 TEST_CASE("GPU baselines are refused for GPU, driver major and clocks that do not meet") {
   ResultFile here = file_of({result_of("a")});
   here.results[0].device = "cuda:0";

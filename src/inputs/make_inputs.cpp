@@ -53,8 +53,8 @@ void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
   fill_rows(problem.inputs, kKeyStreams, sources, std::int64_t{a.num_kv_heads} * a.head_size,
             inputs.key);
   fill_rows(problem.inputs, kValueStreams, sources, std::int64_t{a.num_kv_heads} * a.v_head_size,
-            inputs.value, probe_value_mean(problem.inputs));
-  if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
+            inputs.value, value_mean(problem.inputs));
+  if (has_needles(problem.inputs)) place_needles(problem, inputs);
   for (std::int64_t i = num_tokens * query_width; i < inputs.query.num_elements(); ++i) {
     inputs.query.set(i, std::numeric_limits<float>::quiet_NaN());
   }

@@ -71,6 +71,32 @@ TEST_CASE("an empty batch has padding rows only") {
   CHECK(inputs.key.empty());
 }
 
+TEST_CASE("a mean is added to values and to nothing else") {
+  Problem problem = small_problem();
+  problem.attention.dtype = Dtype::kF32;
+  const AttentionInputs plain = make_inputs(problem);
+  problem.inputs.mean = -0.75;
+  const AttentionInputs moved = make_inputs(problem);
+  for (std::int64_t i = 0; i < plain.value.num_elements(); ++i) {
+    CHECK(moved.value.at(i) == plain.value.at(i) - 0.75f);
+  }
+  CHECK(std::memcmp(moved.key.bytes(), plain.key.bytes(), plain.key.size_bytes()) == 0);
+  CHECK(std::memcmp(moved.query.bytes(), plain.query.bytes(), plain.query.size_bytes()) == 0);
+}
+
+TEST_CASE("needles turn queries of a normal draw, as in the probe") {
+  Problem problem = small_problem();
+  const AttentionInputs plain = make_inputs(problem);
+  problem.inputs.needles = true;
+  const AttentionInputs turned = make_inputs(problem);
+  CHECK(std::memcmp(turned.query.bytes(), plain.query.bytes(), plain.query.size_bytes()) != 0);
+  CHECK(std::memcmp(turned.value.bytes(), plain.value.bytes(), plain.value.size_bytes()) == 0);
+  problem.inputs.needles = false;
+  problem.inputs.distribution = Distribution::kProbe;
+  const AttentionInputs probe = make_inputs(problem);
+  CHECK(std::memcmp(turned.query.bytes(), probe.query.bytes(), probe.query.size_bytes()) == 0);
+}
+
 TEST_CASE("elements are the draws of their stream rounded to the dtype") {
   Problem problem = small_problem();
   problem.inputs.std = 2.5;

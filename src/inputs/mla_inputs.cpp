@@ -163,7 +163,7 @@ void draw_tensors(const Problem& problem, MlaInputs& inputs) {
   inputs.kv_c = Tensor(a.dtype, {problem.num_keys(), mla.kv_lora_rank});
   inputs.k_pe = Tensor(a.dtype, {problem.num_keys(), mla.qk_rope_head_dim});
   fill_rows(problem.inputs, kLatentStreams, sources, mla.kv_lora_rank, inputs.kv_c,
-            probe_value_mean(problem.inputs));
+            value_mean(problem.inputs));
   fill_rows(problem.inputs, kRopeStreams, sources, mla.qk_rope_head_dim, inputs.k_pe);
   inputs.w_uk = Tensor(a.dtype, {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
   inputs.w_uv = Tensor(a.dtype, {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
@@ -249,7 +249,7 @@ void add_sparse_operands(const Problem& problem, MlaInputs& inputs) {
   keys.kv_c = Tensor(problem.attention.dtype, {extra.num_keys(), mla.kv_lora_rank});
   keys.k_pe = Tensor(problem.attention.dtype, {extra.num_keys(), mla.qk_rope_head_dim});
   fill_rows(extra.inputs, kLatentStreams, sources, mla.kv_lora_rank, keys.kv_c,
-            probe_value_mean(extra.inputs));
+            value_mean(extra.inputs));
   fill_rows(extra.inputs, kRopeStreams, sources, mla.qk_rope_head_dim, keys.k_pe);
   const std::int64_t topk = *mla.sparse_extra_topk;
   Tensor indices(Dtype::kI32, {problem.num_tokens(), topk});
@@ -441,7 +441,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
     inputs.topk_indices = draw_topk(problem);
   }
   add_sparse_operands(problem, inputs);
-  if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
+  if (has_needles(problem.inputs)) place_needles(problem, inputs);
   return inputs;
 }
 

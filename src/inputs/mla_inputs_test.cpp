@@ -43,6 +43,19 @@ std::span<const std::int32_t> listed(const MlaInputs& inputs, std::int64_t token
 
 }  // namespace
 
+TEST_CASE("a mean is added to latents and to nothing else") {
+  Problem problem = small_mla_problem();
+  problem.attention.dtype = Dtype::kF32;
+  const MlaInputs plain = make_mla_inputs(problem);
+  problem.inputs.mean = 2;
+  const MlaInputs moved = make_mla_inputs(problem);
+  for (std::int64_t i = 0; i < plain.kv_c.num_elements(); ++i) {
+    CHECK(moved.kv_c.at(i) == plain.kv_c.at(i) + 2.0f);
+  }
+  CHECK(moved.k_pe.at(0) == plain.k_pe.at(0));
+  CHECK(moved.w_uv.at(0) == plain.w_uv.at(0));
+}
+
 TEST_CASE("MLA inputs have the shapes of the contract and the same bytes for a seed") {
   const Problem problem = small_mla_problem();
   const MlaInputs inputs = make_mla_inputs(problem);

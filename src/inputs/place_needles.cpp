@@ -237,8 +237,12 @@ void place_needles(const Problem& problem, MlaInputs& inputs) {
   });
 }
 
-double probe_value_mean(const InputsSpec& spec) {
-  return spec.distribution == Distribution::kProbe ? kValueMean * spec.std : 0.0;
+bool has_needles(const InputsSpec& spec) {
+  return spec.needles || spec.distribution == Distribution::kProbe;
+}
+
+double value_mean(const InputsSpec& spec) {
+  return spec.mean + (spec.distribution == Distribution::kProbe ? kValueMean * spec.std : 0.0);
 }
 
 }  // namespace attnbench

@@ -32,9 +32,12 @@ void place_needles(const Problem& problem, AttentionInputs& inputs);
 /// each head has needles of its own although all read the same entries.
 void place_needles(const Problem& problem, MlaInputs& inputs);
 
-/// Mean of values, or latents: half a deviation in the probe, 0 in every other distribution.
-/// Sums of P V then grow with the keys, as those of a model do, and a kernel whose sums lose their
-/// low bits is seen.
-double probe_value_mean(const InputsSpec& spec);
+/// Whether a draw has needles: the probe, and what asks for them.
+bool has_needles(const InputsSpec& spec);
+
+/// Mean of values, or latents: inputs.mean, and half a deviation more in the probe. Sums of P V
+/// then grow with the keys, as those of a model do, and a kernel whose sums lose their low bits is
+/// seen.
+double value_mean(const InputsSpec& spec);
 
 }  // namespace attnbench

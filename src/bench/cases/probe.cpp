@@ -91,6 +91,7 @@ bool has_probe(const Problem& problem) {
 Problem probe_problem(const Problem& problem) {
   Problem probe = problem;
   probe.inputs.distribution = Distribution::kProbe;
+  probe.inputs.mean = 0;
   probe.inputs.seed = probe_seed(problem.inputs.seed);
   probe.inputs.std = probe_std(problem.attention);
   probe.inputs.file.reset();

@@ -5,6 +5,7 @@
 #include "bench/bench.h"
 #include "bench/cases/probe.h"
 #include "core/error.h"
+#include "inputs/place_needles.h"
 
 namespace attnbench {
 namespace {
@@ -35,7 +36,7 @@ const RowSample& Screening::sample(const Problem& problem) {
   if (!sample_) {
     seed_ = tools_.draw_seed ? tools_.draw_seed() : problem.inputs.seed;
     const RowBudget budget = tools_.make_screen ? kBesideDevice : RowBudget{};
-    if (problem.inputs.distribution == Distribution::kProbe && has_probe(problem)) {
+    if (has_needles(problem.inputs) && has_probe(problem)) {
       const std::vector<std::int32_t> rows = probe_rows(problem, budget);  // no draw: needles
       sample_ = RowSample{rows, rows};
     } else {

@@ -5,6 +5,8 @@
 #include "core/problem/fields.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "core/problem/field_builders.h"
 #include "core/problem/field_lists.h"
@@ -21,6 +23,15 @@ constexpr Range kTokens{.low = 0, .high = kMaxInt};
 constexpr Range kAtLeastOne{.low = 1, .high = kMaxInt};
 // As many as FlashAttention takes: the partial results of a row are combined by one warp.
 constexpr double kMostNumSplits = 256;
+
+/// A field for which "auto" means the same as null.
+Field with_auto(Field field) {
+  field.set = [set = std::move(field.set)](const Value& value, Problem& problem) {
+    if (value.is_string("auto")) return set(Value::null(), problem);
+    return set(value, problem);
+  };
+  return field;
+}
 
 // Accessor of a member, for const and mutable problems alike.
 #define AT(member) \
@@ -52,8 +63,8 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(integer("attention.num_speculative_tokens", AT(attention.num_speculative_tokens),
                           {.low = 0, .high = 1024}));
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
-  table.push_back(integer("attention.num_splits", AT(attention.num_splits),
-                          {.low = 1, .high = kMostNumSplits}, "null"));
+  table.push_back(with_auto(integer("attention.num_splits", AT(attention.num_splits),
+                                    {.low = 1, .high = kMostNumSplits}, "null")));
   table.push_back(enumeration("attention.split_form", AT(attention.split_form)));
   table.push_back(boolean("attention.kv_sharing", AT(attention.kv_sharing)));
   table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype)));
@@ -211,6 +222,9 @@ void add_run(std::vector<Field>& table) {
   add_op(table);
   table.push_back(enumeration("inputs.distribution", AT(inputs.distribution)));
   table.push_back(real("inputs.std", AT(inputs.std), kNotNegative));
+  table.push_back(
+      real("inputs.mean", AT(inputs.mean), {.low = -std::numeric_limits<double>::infinity()}));
+  table.push_back(boolean("inputs.needles", AT(inputs.needles)));
   table.push_back(integer("inputs.seed", AT(inputs.seed), {.low = 0}));
   table.push_back(text("inputs.file", AT(inputs.file), true));
   table.push_back(integer("validation.max_rows", AT(validation.max_rows), kAtLeastOne, "auto"));

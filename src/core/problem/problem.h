@@ -183,6 +183,8 @@ struct OpSpec {
 struct InputsSpec {
   Distribution distribution = Distribution::kNormal;
   double std = 1.0;
+  double mean = 0;       // added to values (of MLA: to latents), beside what the probe adds
+  bool needles = false;  // keys that take about half of a row's weight; the probe has them anyway
   std::uint64_t seed = 0;
   std::optional<std::string> file;  // absolute, or relative to the working directory
   /// Not of the file: tensors have shapes and no values, for finding out what a case would launch.

@@ -278,6 +278,51 @@ std::string resolve_batch(const CaseValues& values, const Value* batch, BatchRea
   return label;
 }
 
+/// The probe is a draw with needles; so is any other that asks for them.
+void resolve_inputs(const CaseValues& values, InputsSpec& inputs) {
+  constexpr std::string_view kNeedles = "inputs.needles";
+  const auto mean = static_cast<float>(inputs.mean);
+  if (!std::isfinite(mean)) {
+    values.reject(ErrorKind::kValue, "inputs.mean",
+                  "expected a number that is finite in float32, found {}", inputs.mean);
+  }
+  if (inputs.file) return;
+  if (inputs.distribution == Distribution::kOutlier && inputs.needles) {
+    values.reject(ErrorKind::kConfig, kNeedles,
+                  "expected false with inputs.distribution outlier, found true");
+  }
+  if (inputs.distribution != Distribution::kProbe) return;
+  if (values.gives(kNeedles) && !inputs.needles) {
+    values.reject(ErrorKind::kConfig, kNeedles,
+                  "expected true with inputs.distribution probe, found false");
+  }
+  inputs.needles = true;
+}
+
+/// Kernels read scales in float32, where a double may vanish or be infinite.
+void check_float32(const CaseValues& values, std::string_view key, double value) {
+  const auto narrow = static_cast<float>(value);
+  if (narrow > 0 && std::isfinite(narrow)) return;
+  values.reject(ErrorKind::kValue, key,
+                "expected a number that is finite and > 0 in float32, found {}", value);
+}
+
+void check_scales(const CaseValues& values, const Problem& problem) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  for (const double scale : cache.k_scale) check_float32(values, "kv_cache.k_scale", scale);
+  for (const double scale : cache.v_scale) check_float32(values, "kv_cache.v_scale", scale);
+  check_float32(values, "kv_cache.q_scale", cache.q_scale);
+  check_float32(values, "kv_cache.q_scale_constant", cache.q_scale_constant);
+  check_float32(values, "kv_cache.k_scale_constant", cache.k_scale_constant);
+  check_float32(values, "kv_cache.v_scale_constant", cache.v_scale_constant);
+  check_float32(values, "attention.scale", problem.attention.scale);
+  const double soft_cap = problem.attention.logits_soft_cap;
+  if (soft_cap != 0) check_float32(values, "attention.logits_soft_cap", soft_cap);
+  check_float32(values, "output_quant.scale", problem.output_quant.scale);
+  check_float32(values, "mm_encoder.fp8_scale_save_margin",
+                problem.mm_encoder.fp8_scale_save_margin);
+}
+
 }  // namespace
 
 std::string resolve_case(const CaseValues& values, const Value* batch, BatchReader& reader,
@@ -286,6 +331,8 @@ std::string resolve_case(const CaseValues& values, const Value* batch, BatchRead
   std::string label = resolve_batch(values, batch, reader, problem);
   check_attention(values, problem);
   resolve_op(values, problem);
+  check_scales(values, problem);
+  resolve_inputs(values, problem.inputs);
   resolve_cache(values, problem);
   check_modes(values, problem);
   return label;

@@ -1,5 +1,7 @@
 #include "scenario/resolve/resolve.h"
 
+#include <fmt/format.h>
+
 #include "core/problem/fields.h"
 #include "scenario/test_support.h"
 
@@ -371,6 +373,7 @@ TEST_CASE("limits of an engine hold its batch, size the workspace, and are of ML
 
 TEST_CASE("splits are of decodes, and fixed in batch-invariant mode") {
   CHECK(attention_error("num_splits: 4") == "accepted");
+  CHECK(attention_error("num_splits: auto") == "accepted");
   CHECK(attention_error("num_splits: 257").starts_with("E-CONFIG: "));
   CHECK(attention_error("num_splits: 4\n  type: encoder")
             .find("expected it with type decoder, encoder_decoder or mla only") !=
@@ -379,6 +382,38 @@ TEST_CASE("splits are of decodes, and fixed in batch-invariant mode") {
             .find("expected 1 or null with attention.batch_invariant, found 4") !=
         std::string::npos);
   CHECK(attention_error("num_splits: 1\n  batch_invariant: true") == "accepted");
+}
+
+TEST_CASE("scales are finite and above 0 in float32 too") {
+  CHECK(error_with("kv_cache: {dtype: fp8, k_scale: 1.0e-50}") ==
+        "E-VALUE: s.yaml:4: kv_cache.k_scale: expected a number that is finite and > 0 in float32, "
+        "found 1e-50");
+  for (const char* number : {"1.0e-50", "1.0e+39"}) {
+    for (const char* key : {"kv_cache: {dtype: fp8, v_scale: ", "kv_cache: {dtype: fp8, q_scale: ",
+                            "output_quant: {type: fp8_static, scale: "}) {
+      CAPTURE(key);
+      const std::string error = error_with(fmt::format("{}{}}}", key, number));
+      CHECK(error.starts_with("E-VALUE: s.yaml:4: "));
+      CHECK(error.find("finite and > 0 in float32") != std::string::npos);
+    }
+    for (const char* key : {"scale: ", "logits_soft_cap: "}) {
+      CAPTURE(key);
+      CHECK(attention_error(fmt::format("{}{}", key, number)).starts_with("E-VALUE: s.yaml:"));
+    }
+  }
+  CHECK(attention_error("logits_soft_cap: 0") == "accepted");
+  CHECK(error_with("kv_cache: {dtype: fp8, k_scale: 1.0e-30}") == "accepted");
+}
+
+TEST_CASE("needles are those of the probe, and may be asked for") {
+  CHECK(only_case(base_text("batch: q1s64\ninputs: {distribution: probe}\n")).inputs.needles);
+  CHECK(only_case(base_text("batch: q1s64\ninputs: {needles: true}\n")).inputs.needles);
+  CHECK_FALSE(only_case(base_text("batch: q1s64\n")).inputs.needles);
+  CHECK(error_with("inputs: {distribution: outlier, needles: true}") ==
+        "E-CONFIG: s.yaml:4: inputs.needles: expected false with inputs.distribution outlier, "
+        "found true");
+  CHECK(error_with("inputs: {distribution: probe, needles: false}").starts_with("E-CONFIG: "));
+  CHECK(error_with("inputs: {mean: 1.0e+39}").starts_with("E-VALUE: s.yaml:4: inputs.mean: "));
 }
 
 TEST_CASE("a shared cache is of decoders, and makes no scales") {

@@ -350,16 +350,28 @@ void add_op(std::vector<ReadRule>& rules) {
 
 /// How a case is drawn, checked and timed concerns all of them.
 void add_run(std::vector<ReadRule>& rules) {
-  for (const char* key : {"inputs.distribution", "inputs.std", "inputs.seed", "inputs.file",
-                          "validation.max_rows", "validation.rule"}) {
+  const auto draws = [](const Problem& p) { return !p.inputs.file; };
+  const auto draws_values = [](const Problem& p) { return is_attention(p) && !p.inputs.file; };
+  constexpr std::string_view kDrawn = "inputs.file null";
+  constexpr std::string_view kFile = "inputs.file";
+  rules.push_back({"inputs.distribution", draws, kDrawn, kFile});
+  rules.push_back({"inputs.std", draws, kDrawn, kFile});
+  for (const char* key : {"inputs.mean", "inputs.needles"}) {
+    rules.push_back(
+        {key, draws_values, "an attention.type other than op and inputs.file null", kFile});
+  }
+  for (const char* key : {"inputs.seed", "inputs.file", "validation.max_rows", "validation.rule"}) {
     rules.push_back({key, nullptr});
   }
   rules.push_back({"validation.max_quantization_error", is_attention, kAttention, "op.name"});
   for (const char* key :
        {"timing.samples", "timing.min_time_ms", "timing.max_noise", "timing.timeout_s", "timing.l2",
-        "timing.pace", "timing.mode", "timing.order", "timing.rounds"}) {
+        "timing.pace", "timing.mode", "timing.order"}) {
     rules.push_back({key, nullptr});
   }
+  rules.push_back({"timing.rounds",
+                   [](const Problem& p) { return p.timing.order == TimingOrder::kAlternate; },
+                   "timing.order alternate", "timing.order"});
 }
 
 std::vector<ReadRule> make_rules() {

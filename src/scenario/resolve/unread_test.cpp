@@ -1,5 +1,7 @@
 #include "scenario/resolve/unread.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -41,6 +43,7 @@ std::vector<Problem> cases_of_all_kinds() {
         op + "op: {name: dcp_correct, tokens: 8}\n",
         op + "op: {name: mm_quant, tokens: 8}\n",
         op + "op: {name: metadata, tokens: 8}\n",
+        base_text("batch: q1s64\ninputs: {file: a.safetensors}\ntiming: {order: alternate}\n"),
         base_text(
             "batch: q1s64\nkv_cache: {dtype: fp8, calculate_kv_scales: true, layers: 2}\n")}) {
     // Entries of a gather have the sizes of mla, so that head_size is left out.
@@ -101,6 +104,23 @@ TEST_CASE("all keys that nothing reads are told at once") {
                           "kv_cache.q_scale", "cascade.mode"}) {
     CHECK(error.find(std::string(key) + ": read only with") != std::string::npos);
   }
+}
+
+TEST_CASE("what is drawn is unread beside a file, and rounds where nothing takes turns") {
+  for (const char* key : {"distribution: normal", "std: 2", "mean: 1", "needles: true"}) {
+    CAPTURE(key);
+    const std::string inputs = fmt::format("batch: q1s64\ninputs: {{{}", key);
+    CHECK(error_of(base_text(inputs + "}\n")) == "accepted");
+    const std::string error = error_of(base_text(inputs + ", file: a.safetensors}\n"));
+    CHECK(error.starts_with("E-CONFIG: s.yaml:4: inputs."));
+    CHECK(error.find("inputs.file null; found attention.type decoder") != std::string::npos);
+  }
+  CHECK(error_of(base_text("batch: q1s64\ninputs: {file: a.safetensors, seed: 3}\n")) ==
+        "accepted");
+  CHECK(error_of(base_text("batch: q1s64\ntiming: {rounds: 3}\n")) ==
+        "E-CONFIG: s.yaml:4: timing.rounds: read only with timing.order alternate; found "
+        "attention.type decoder, timing.order sequential");
+  CHECK(error_of(base_text("batch: q1s64\ntiming: {rounds: 3, order: alternate}\n")) == "accepted");
 }
 
 TEST_CASE("a key needs one case that reads it, and null and auto are no values") {
