@@ -11,7 +11,9 @@ int exit_code(const Outcome& outcome) {
   if (counts.incorrect > 0 || counts.implausible > 0 || outcome.regression) return kExitIncorrect;
   if (counts.error > 0 || counts.skipped > 0 || outcome.interrupted) return kExitError;
   const bool nothing_ran = counts.passed == 0 && counts.unverified == 0;
-  if (nothing_ran || outcome.named_backend_unsupported) return kExitNothingRan;
+  if (nothing_ran || outcome.named_backend_unsupported || outcome.nothing_compared) {
+    return kExitNothingRan;
+  }
   return kExitPassed;
 }
 

@@ -14,7 +14,8 @@ enum ExitCode : int {
   kExitIncorrect = 1,  // a wrong result, or a gate that failed
   /// The command line, a scenario or a file is wrong, or an output cannot be written.
   kExitUsage = 2,
-  kExitNothingRan = 3,  // no case could run, or none of a backend that --backend names
+  /// No case could run, or none of a backend that --backend names, or none was compared.
+  kExitNothingRan = 3,
   kExitError = 4,  // the machine or this program failed: no memory, a CUDA error, Ctrl-C, a bug
 };
 
@@ -28,6 +29,8 @@ struct Outcome {
   bool interrupted = false;
   /// The gate failed.
   bool regression = false;
+  /// There was a gate, and no case has a result on both sides.
+  bool nothing_compared = false;
 };
 
 /// When several codes apply: 2, then 1, then 4, then 3.

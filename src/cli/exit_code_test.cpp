@@ -60,6 +60,14 @@ TEST_CASE("a regression is 1, beside errors too") {
   CHECK(exit_code(outcome) == 1);
 }
 
+TEST_CASE("a gate that compared nothing is 3, unless something worse happened") {
+  Outcome outcome = outcome_of({.passed = 3});
+  outcome.nothing_compared = true;
+  CHECK(exit_code(outcome) == 3);
+  outcome.regression = true;
+  CHECK(exit_code(outcome) == 1);
+}
+
 TEST_CASE("the code is never a count") {
   CHECK(exit_code(outcome_of({.incorrect = 7})) == 1);
   CHECK(exit_code(outcome_of({.error = 9})) == 4);

@@ -16,6 +16,35 @@ FLOAT32 = TINY.replace("bfloat16", "float32")
 
 
 class ExitCodes(ToolTest):
+    def test_a_batch_without_new_tokens_is_timed_gated_and_explained(self):
+        for keys in (0, 20):
+            batch = f"batch=[{{count: 3, query_len: 0, seq_len: {keys}}}]"
+            with self.subTest(keys=keys):
+                self.write("tiny.yaml", TINY)
+                self.expect(0, "run", "tiny.yaml", "--device", "cpu", "--samples", "3", "--set", batch)
+                self.expect(0, "run", "tiny.yaml", "--device", "cpu", "--no-timing", "--set", batch,
+                            "--json", "z.json")  # fmt: skip
+                self.expect(0, "gate", "z.json", "z.json")
+                self.assertNotIn("contradicts", self.expect(0, "report", "z.json").out)
+                self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "--set", batch)
+
+    def test_3_when_no_case_is_in_the_baseline(self):
+        self.write("tiny.yaml", TINY)
+        self.expect(0, "run", "tiny.yaml", "--no-timing", "--json", "a.json")
+        self.write("tiny.yaml", TINY.replace("name: ", "name: other-"))
+        outcome = self.expect(3, "run", "tiny.yaml", "--no-timing", "--baseline", "a.json", "--lenient")
+        self.assertIn("no case was compared", outcome.out)
+        self.assertNotIn("gate passed", outcome.out)
+
+    def test_samples_that_the_time_limit_cuts_are_told(self):
+        self.write("tiny.yaml", TINY)
+        cut = ("run", "tiny.yaml", "--backend", "FLASH_ATTN", "--samples", "5000", "--timeout", "0.001")
+        self.assertRegex(self.expect(0, *cut).err, r"FLASH_ATTN: \d+ of 5000 samples, as timing.timeout_s "
+                                                   r"0.001 allows")  # fmt: skip
+        self.assertEqual(self.expect(0, *cut, "-q").err, "")
+        whole = self.expect(0, "run", "tiny.yaml", "--backend", "FLASH_ATTN", "--samples", "3")
+        self.assertNotIn("samples", whole.err)
+
     def test_0_when_everything_that_ran_passed(self):
         self.write("tiny.yaml", TINY)
         self.expect(0, "run", "tiny.yaml")

@@ -67,6 +67,17 @@ class Journal(ToolTest):
         self.assertIn("attention.head_size", outcome.err)
         self.expect(2, "run", "tiny.yaml", "--resume", "nowhere.json")
 
+    def test_results_that_the_run_does_not_select_are_kept(self):
+        self.write("two.yaml", TINY + "sweep: {inputs.seed: [1, 2]}\n")
+        self.expect(0, "run", "two.yaml", *PAIR, "--no-timing", "--json", "r.json")
+        before = strict_json((self.dir / "r.json").read_text())["results"]
+        for chosen in (["--backend", "FLASH_ATTN"], [*PAIR, "--filter", "seed=1"],
+                       [*PAIR, "--part", "2/2"]):  # fmt: skip
+            outcome = self.expect(0, "run", "two.yaml", *chosen, "--no-timing", "--resume", "r.json")
+            self.assertIn("2 passed", outcome.out)
+            after = strict_json((self.dir / "r.json").read_text())["results"]
+            self.assertEqual({r["id"]: r["error"] for r in after}, {r["id"]: r["error"] for r in before})
+
     def test_failures_and_missing_times_are_measured_again(self):
         self.expect(0, "run", "tiny.yaml", *PAIR, "--no-timing", "--json", "r.json")
         self.expect(0, "run", "tiny.yaml", *PAIR, "--resume", "r.json")
@@ -89,7 +100,7 @@ class Journal(ToolTest):
         before = (self.dir / "r.json").read_bytes()
 
         def small_files():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
         process = self.start("run", "many.yaml", *PAIR, "--no-timing", "--json", "r.json",

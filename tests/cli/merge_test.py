@@ -48,6 +48,20 @@ class Parts(ToolTest):
         self.expect(0, "gate", "all.json", "all.json")
         self.expect(0, "report", "all.json")
 
+    def test_a_part_is_held_against_its_part_of_a_baseline(self):
+        self.expect(0, "run", "parts.yaml", "--device", "cpu", "--no-timing", "--json", "base.json")
+        base = self.document("base.json")
+        for part in ("1/2", "2/2"):
+            outcome = self.expect(0, "run", "parts.yaml", "--device", "cpu", "--no-timing",
+                                  "--part", part, "--baseline", "base.json")  # fmt: skip
+            self.assertNotIn("MISSING", outcome.out)
+        # What the suite no longer has is missing all the same.
+        self.write("parts.yaml", SWEEP.replace(", q32", ""))
+        outcome = self.expect(1, "run", "parts.yaml", "--device", "cpu", "--no-timing",
+                              "--part", "1/2", "--baseline", "base.json")  # fmt: skip
+        self.assertIn("1 MISSING", outcome.out)
+        self.assertEqual(len(base["results"]), 4)
+
     def test_slurm_parts_are_numbered_by_the_array_with_its_step(self):
         by_hand = self.run_part("2/2", "hand.json")
         self.assertEqual(self.run_part("slurm", "slurm.json", **self.slurm(20)), by_hand)

@@ -288,6 +288,21 @@ void add_trace_names(const std::vector<LoadedScenario>& scenarios, TraceNames& n
   }
 }
 
+/// The ids that other parts of --part run.
+std::set<std::string> ids_of_other_parts(const std::vector<LoadedScenario>& scenarios,
+                                         SelectionOptions selection, const Plugins& plugins,
+                                         const std::vector<Pair>& pairs) {
+  std::set<std::string> ids;
+  if (selection.part.empty()) return ids;
+  selection.part.clear();
+  selection.part_costs.clear();
+  for (Pair& pair : select_pairs(scenarios, selection, plugins.backends())) {
+    ids.insert(std::move(pair.id));
+  }
+  for (const Pair& pair : pairs) ids.erase(pair.id);
+  return ids;
+}
+
 /// `repeat`: the options that a command repeating one case needs.
 int run_cases(RunArguments arguments, const std::string& repeat, const Console& console) {
   const RunOptions& options = arguments.options;
@@ -306,6 +321,7 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
   plugins.add_named(named);
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
   check_isolation(options, pairs);
+  arguments.other_parts = ids_of_other_parts(scenarios, options.selection, plugins, pairs);
   if (home.launched.rank > 0) {
     return serve_cases(options, home, device, pairs, !plugins.backends().empty());
   }
@@ -344,7 +360,8 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
 void add_baseline_options(OptionTable& options, RunArguments& arguments) {
   options.add({.names = "--baseline",
                .value = "FILE",
-               .help = "Gate against this result file; several are pooled (repeatable)",
+               .help = "Gate against this result file, or its cases that --part selects; several "
+                       "are pooled (repeatable)",
                .group = kGate,
                .target = &arguments.baselines});
   options.add({.names = "--save-baseline",
@@ -398,8 +415,9 @@ void add_pass_options(OptionTable& options, RunArguments& arguments) {
       {.names = "--resume",
        .value = "FILE",
        .help =
-           "Continue an interrupted run: keep the results in this file and its journal, run the "
-           "rest, and write everything to this file, or to that of --json",
+           "Continue an interrupted run: keep the results in this file and its journal, also of "
+           "cases that this run does not select, run the rest, and write everything to this file, "
+           "or to that of --json",
        .group = kRunning,
        .target = &arguments.resume});
   options.add(

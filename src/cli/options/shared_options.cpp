@@ -193,7 +193,9 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--timeout",
                .value = "S",
-               .help = "Time limit for timing one case, in seconds",
+               .help =
+                   "Time limit for timing one case, in seconds; a notice says where it cuts the "
+                   "number of samples",
                .group = kRunning,
                .target = &run.timeout_s,
                .numbers = positive_number(),

@@ -1,5 +1,6 @@
 #include "cli/session/resume.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -65,14 +66,28 @@ ResultFile planned_file(const std::vector<Job>& jobs, const BenchOptions& bench,
   return parse_result_file(text.str(), "this run");
 }
 
+/// The newer of two results takes the place of the older one.
+void add_other(Result&& result, std::vector<Result>& others) {
+  const auto known = std::find_if(others.begin(), others.end(),
+                                  [&](const Result& other) { return other.id == result.id; });
+  if (known == others.end()) {
+    others.push_back(std::move(result));
+  } else {
+    *known = std::move(result);
+  }
+}
+
 }  // namespace
 
 std::string journal_path(const std::string& result_path) { return result_path + ".journal"; }
 
-std::vector<Result> results_to_keep(const std::string& path, const std::vector<Job>& jobs,
-                                    const BenchOptions& bench, const RunInfo& run) {
+KeptResults results_to_keep(const std::string& path, const std::vector<Job>& jobs,
+                            const BenchOptions& bench, const RunInfo& run) {
   const ResultFile planned = planned_file(jobs, bench, run);
+  std::set<std::string_view> selected;
+  for (const Job& job : jobs) selected.insert(job.id);
   std::map<std::string, Result> done;
+  KeptResults kept;
   for (ResultFile& file : read_what_is_there(path)) {
     std::vector<std::string> reasons = foreign_reasons(file, planned);
     if (reasons.empty()) reasons = scale_differences(file, planned);
@@ -80,16 +95,19 @@ std::vector<Result> results_to_keep(const std::string& path, const std::vector<J
       fail(ErrorKind::kUsage, "--resume {}: {}", file.path, reasons.front());
     }
     for (Result& result : file.results) {
+      if (!selected.contains(result.id)) {
+        add_other(std::move(result), kept.others);
+        continue;
+      }
       // What contradicts itself was not written by a run, and is measured again.
       const bool believed = contradictions(result).empty();
       if (believed && is_done(result, bench)) done.insert_or_assign(result.id, std::move(result));
     }
   }
-  std::vector<Result> kept;
   for (const Job& job : jobs) {
     const auto found = done.find(job.id);
     if (found == done.end() || !is_same_library(job, found->second)) continue;
-    kept.push_back(std::move(found->second));
+    kept.selected.push_back(std::move(found->second));
   }
   return kept;
 }

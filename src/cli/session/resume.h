@@ -15,12 +15,18 @@
 
 namespace attnbench {
 
+/// What a file has that a resumed run does not measure.
+struct KeptResults {
+  std::vector<Result> selected;  // results of jobs, in their order
+  std::vector<Result> others;    // of cases that this run does not select, in the order of the file
+};
+
 /// The results of `path` and of the journal beside it that need not be measured again: of the same
 /// problem and, of users' backends, the same library, neither error nor skipped, timed and checked
 /// as far as `bench` wants it, and not contradicting themselves. Errors: those of read_result_file
 /// when neither file is there or one is broken; kUsage when they come from another machine.
-std::vector<Result> results_to_keep(const std::string& path, const std::vector<Job>& jobs,
-                                    const BenchOptions& bench, const RunInfo& run);
+KeptResults results_to_keep(const std::string& path, const std::vector<Job>& jobs,
+                            const BenchOptions& bench, const RunInfo& run);
 
 /// "results.json.journal".
 std::string journal_path(const std::string& result_path);

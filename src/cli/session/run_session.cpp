@@ -142,6 +142,7 @@ class RunSession {
     outcome.named_backend_unsupported =
         is_named_backend_unsupported(result_backends(options_.selection), results_);
     outcome.interrupted = InterruptGuard::interrupted();
+    outcome.nothing_compared = report_ && !report_->compared_anything();
     outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
     print(known);
     outcome.usage_error = !write_files(outcome.interrupted) || !judged;
@@ -154,6 +155,8 @@ class RunSession {
     baseline_ = read_baseline(arguments_.baselines, gate_);
     keep_selected({options_.selection.filter, result_backends(options_.selection)},
                   baseline_->results);
+    std::erase_if(baseline_->results,
+                  [&](const Result& result) { return arguments_.other_parts.contains(result.id); });
     std::vector<Result> planned;
     for (const Job& job : jobs) planned.push_back(describe_job(job, bench));
     judge_results(*baseline_, file_with(planned), gate_);
@@ -192,9 +195,13 @@ class RunSession {
   /// which go to the journal as they come.
   void measure(const std::vector<Job>& jobs, const BenchOptions& bench) {
     std::vector<Result> kept;
-    if (!arguments_.resume.empty()) kept = results_to_keep(arguments_.resume, jobs, bench, run_);
+    if (!arguments_.resume.empty()) {
+      KeptResults found = results_to_keep(arguments_.resume, jobs, bench, run_);
+      kept = std::move(found.selected);
+      others_ = std::move(found.others);
+    }
     const std::string target = journal_target(arguments_);
-    if (!target.empty()) journal_.emplace(target, run_, kept);
+    if (!target.empty()) journal_.emplace(target, run_, with_others(kept));
     if (journal_ && journal_->path() != target && !options_.console.quiet) {
       print_notice(console_.err, fmt::format("another run writes '{}'; this one uses '{}'", target,
                                              journal_->path()));
@@ -207,8 +214,25 @@ class RunSession {
     ahead.reset();
     results_ = in_job_order(jobs, std::move(kept), std::move(added));
     add_passes(jobs, bench, results_);
+    say_what_is_cut(jobs);
     if (!arguments_.save_baseline.empty() && !InterruptGuard::interrupted())
       self_check(jobs, bench);
+  }
+
+  /// Samples that were asked for and that the time limit did not let come.
+  void say_what_is_cut(const std::vector<Job>& jobs) const {
+    if (options_.console.quiet || InterruptGuard::interrupted()) return;
+    std::map<std::string_view, const Result*> by_id;
+    for (const Result& result : results_) by_id[result.id] = &result;
+    for (const Job& job : jobs) {
+      const TimingSpec& spec = job.problem->timing;
+      const auto found = by_id.find(job.id);
+      if (!spec.samples || found == by_id.end() || !found->second->timing) continue;
+      const std::size_t taken = found->second->timing->samples_us.size();
+      if (taken >= static_cast<std::size_t>(*spec.samples)) continue;
+      print_notice(console_.err, fmt::format("{}: {} of {} samples, as timing.timeout_s {} allows",
+                                             job.id, taken, *spec.samples, spec.timeout_s));
+    }
   }
 
   /// A/A: the same program again, which gives the noise floor. Cases that are right once and wrong
@@ -358,10 +382,16 @@ class RunSession {
     return false;
   }
 
+  /// Results of this run and those of the resumed file that it does not select.
+  std::vector<Result> with_others(std::vector<Result> results) const {
+    results.insert(results.end(), others_.begin(), others_.end());
+    return results;
+  }
+
   /// Whether all could be written; the journal stays when not, or when the run is not complete.
   bool write_files(bool interrupted) {
     try {
-      plan_.write(run_, results_);
+      plan_.write(run_, with_others(results_));
       if (!arguments_.history.empty()) append_history(arguments_.history, run_, results_);
       if (!arguments_.summary.empty()) {
         std::ostringstream text;
@@ -400,6 +430,7 @@ class RunSession {
   std::optional<ResultFile> baseline_;
   std::optional<GateReport> report_;
   std::vector<Result> results_;
+  std::vector<Result> others_;  // of the file that is resumed, and not of this run
   bool not_repeatable_ = false;
 };
 

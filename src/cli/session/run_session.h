@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct RunArguments {
   TraceNames trace_names;  // for trace_json
   std::vector<std::string> links;
   std::optional<int> passes;
+  std::set<std::string> other_parts;  // ids that --part leaves to others
 };
 
 /// Passes over all cases: as many as --passes says, else several where a gate will compare times of

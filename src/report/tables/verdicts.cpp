@@ -186,12 +186,12 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const RowN
   if (any) out << "\n";
   out << summary_line(report) << "\n";
   const std::string last_line =
-      report.verdicts.empty() ? "no case was compared"
+      report.passed() && !report.compared_anything() ? "no case was compared"
       : report.passed()
           ? "gate passed"
           : fmt::format("gate failed: {} of {} case{}", report.failures(), report.verdicts.size(),
                         report.verdicts.size() == 1 ? "" : "s");
-  out << painted(last_line, report.passed() && !report.verdicts.empty() ? kGreen : kRed,
+  out << painted(last_line, report.passed() && report.compared_anything() ? kGreen : kRed,
                  options.color)
       << "\n";
   for (const std::string& notice : report.notices) out << "notice: " << notice << "\n";

@@ -86,6 +86,15 @@ TEST_CASE("a gate without cases has not passed") {
   CHECK_FALSE(says(table, "gate passed"));
 }
 
+TEST_CASE("a gate in which nothing has a result on both sides has not passed") {
+  GateReport report = many_failures(1);
+  report.verdicts[0].kind = VerdictKind::kNew;
+  report.verdicts[0].fails = false;
+  const std::string table = table_of(report, {});
+  CHECK(says(table, "no case was compared\n"));
+  CHECK_FALSE(says(table, "gate passed"));
+}
+
 TEST_CASE("a known failure is shown with its reason and is no failure") {
   GateReport report = many_failures(1);
   report.verdicts[0].fails = false;
