@@ -1,4 +1,6 @@
 // What is chosen for prompts of few keys in codes of one byte.
+#include "ops/cuda/attention/hopper_code_prompts.h"
+
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "ops/cuda/attention/hopper_code_prompts.h"
 #include "ops/cuda/attention/hopper_options.h"
 #include "ops/cuda/attention/hopper_tile_choice.h"
 #include "ops/cuda/vector_choice.h"

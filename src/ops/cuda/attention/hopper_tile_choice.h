@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "ops/cuda/attention/hopper_plan.h"
 
@@ -29,23 +28,6 @@ struct TileChoice {
 /// The tile of a problem; of `forms`, how scores are transformed, and whether a tile may be done
 /// apart (e4m3).
 const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan& forms);
-
-/// Prompts of few keys whose queries, keys and values are codes of one byte: what replaces the
-/// choice of long ones where a CTA stays for several row tiles (HopperPlan). See
-/// hopper_code_prompts.cpp.
-struct CodePrompt {
-  int tile_n;
-  int stages;
-  bool ping_pong;
-  bool late_output;
-  bool bounds;
-};
-/// Where it was measured to pay: causal over pages, without what transforms scores, head sizes 64,
-/// 128 and 256. None where bytes may not depend on the batch: its longest request would choose.
-std::optional<CodePrompt> code_prompt(const attn::AttendParams& params, const HopperPlan& forms);
-/// Whether a prompt in e4m3 with P in e4m3 is so short that its values are summed by pieces beside
-/// the next weights, not apart (HopperPlan): then it is a code_prompt().
-bool sums_by_pieces(const attn::AttendParams& params);
 
 /// Whether rows may be blind to the last keys of a tile by more than their request's end.
 bool is_causal(const attn::AttendParams& params);
