@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
@@ -93,6 +94,63 @@ void check_batch(const ReferenceInputs& inputs, std::span<const std::int32_t> ro
   }
 }
 
+void check_chosen_heads(std::span<const int> heads, std::int64_t num_heads) {
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const bool ascending = i == 0 || heads[i - 1] < heads[i];
+    if (!ascending || heads[i] < 0 || heads[i] >= num_heads) {
+      fail(ErrorKind::kValue, "heads: expected ascending indices below {}, got {} at {}", num_heads,
+           heads[i], i);
+    }
+  }
+}
+
+/// The parts of the blocks that are of these heads.
+std::vector<RowBlock> of_heads(const std::vector<RowBlock>& blocks, std::span<const int> heads) {
+  std::vector<RowBlock> parts;
+  for (const RowBlock& block : blocks) {
+    auto next = std::lower_bound(heads.begin(), heads.end(), block.first_head);
+    while (next != heads.end() && *next < block.first_head + block.num_heads) {
+      RowBlock part = block;
+      part.first_head = *next;
+      part.num_heads = 0;
+      for (; next != heads.end() && *next == part.first_head + part.num_heads &&
+             *next < block.first_head + block.num_heads;
+           ++next) {
+        ++part.num_heads;
+      }
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+/// Leaves only these heads in `result`.
+void keep_heads(std::span<const int> heads, ReferenceOutput& result) {
+  const auto all = static_cast<std::size_t>(result.num_heads);
+  const std::size_t num_rows = result.rows.size();
+  const auto keep = [&](std::vector<double>& values, std::size_t width) {  // [rows, H, width]
+    if (values.empty()) return;
+    std::vector<double> kept;
+    kept.reserve(num_rows * heads.size() * width);
+    for (std::size_t row = 0; row < num_rows; ++row) {
+      for (const int head : heads) {
+        const double* first = values.data() + (row * all + static_cast<std::size_t>(head)) * width;
+        kept.insert(kept.end(), first, first + width);
+      }
+    }
+    values = std::move(kept);
+  };
+  keep(result.output, static_cast<std::size_t>(result.v_head_size));
+  for (auto* values : {&result.row_size, &result.output_loss, &result.lse_loss}) keep(*values, 1);
+  std::vector<double> lse;  // [H, rows]
+  for (const int head : heads) {
+    const double* first = result.lse.data() + static_cast<std::size_t>(head) * num_rows;
+    lse.insert(lse.end(), first, first + num_rows);
+  }
+  result.lse = std::move(lse);
+  result.num_heads = static_cast<int>(heads.size());
+}
+
 template <typename Real>
 std::optional<ReferenceOutput> attend(const AttentionMath& math, const ReferenceInputs& inputs,
                                       const EmulationRule* rule, std::span<const std::int32_t> rows,
@@ -100,6 +158,7 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
   check_tensors(inputs);
   check_heads(math, inputs);
   check_batch(inputs, rows);
+  check_chosen_heads(inputs.heads, inputs.query->dim(1));
   ReferenceOutput result;
   result.rows.assign(rows.begin(), rows.end());
   result.num_heads = static_cast<int>(inputs.query->dim(1));
@@ -113,11 +172,12 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
     result.lse_loss.resize(row_heads);
   }
 
-  const std::vector<RowBlock> blocks =
+  std::vector<RowBlock> blocks =
       plan_row_blocks(math,
                       {inputs.query_start_loc, inputs.seq_lens, result.num_heads,
                        static_cast<int>(inputs.key->dim(1))},
                       rows);
+  if (!inputs.heads.empty()) blocks = of_heads(blocks, inputs.heads);
   const int threads = options.num_threads > 0 ? options.num_threads : available_cores();
   std::vector<std::unique_ptr<BlockAttention<Real>>> workers(static_cast<std::size_t>(threads));
   // Why here as well: other threads may take all blocks of a small problem.
@@ -134,6 +194,7 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
         worker->compute(blocks[static_cast<std::size_t>(i)]);
       });
   if (stopped) return std::nullopt;
+  if (!inputs.heads.empty()) keep_heads(inputs.heads, result);
   return result;
 }
 

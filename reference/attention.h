@@ -51,6 +51,8 @@ struct ReferenceInputs {
   std::span<const MovedKeys> moved_keys = {};
   /// The query has the chosen rows and no others.
   bool query_is_of_rows = false;
+  /// Only these query heads, ascending; empty = all. Results have them and no others.
+  std::span<const int> heads = {};
 };
 
 /// Results for the chosen rows, in their order.

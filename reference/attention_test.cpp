@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
+#include <vector>
 
 #include "core/error.h"
 #include "reference/naive_attention.h"
@@ -289,6 +291,44 @@ TEST_CASE("no tokens and no requests give empty results") {
   CHECK(reference_of(none).lse.empty());
 }
 
+TEST_CASE("chosen heads have the results that they have among all") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const NaiveCase c = random_case(seed, 70);
+    const ReferenceOutput all = reference_of(c);
+    std::vector<int> heads;
+    for (int head = 0; head < c.num_heads; ++head) {
+      if ((seed * 7 + static_cast<std::uint64_t>(head) * 5) % 3 != 0) heads.push_back(head);
+    }
+    if (heads.empty()) continue;
+    ReferenceInputs inputs = c.inputs();
+    inputs.heads = heads;
+    const auto some = reference_attention(c.math, inputs, c.all_rows(), {2, {}});
+    REQUIRE(some);
+    REQUIRE(some->num_heads == static_cast<int>(heads.size()));
+    CAPTURE(seed);
+    const std::size_t rows = all.rows.size();
+    const auto width = static_cast<std::size_t>(all.v_head_size);
+    bool same = some->output.size() == rows * heads.size() * width;
+    for (std::size_t i = 0; same && i < heads.size(); ++i) {
+      const auto head = static_cast<std::size_t>(heads[i]);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const std::size_t from = row * static_cast<std::size_t>(all.num_heads) + head;
+        const std::size_t to = row * heads.size() + i;
+        const auto near = [](double a, double b) {
+          return a == b || std::isnan(a) || std::abs(a - b) <= 1e-11 * (1 + std::abs(b));
+        };
+        same = same && near(some->lse[i * rows + row], all.lse[head * rows + row]) &&
+               near(some->row_size[to], all.row_size[from]) &&
+               near(some->lse_loss[to], all.lse_loss[from]);
+        for (std::size_t v = 0; v < width; ++v) {
+          same = same && near(some->output[to * width + v], all.output[from * width + v]);
+        }
+      }
+    }
+    CHECK(same);
+  }
+}
+
 TEST_CASE("should_stop ends the computation without a result") {
   const NaiveCase c = simple_case(5, 5);
   ReferenceOptions options;
@@ -303,6 +343,15 @@ TEST_CASE("inputs that contradict each other are refused with their names") {
   SUBCASE("head sizes") { c.key = Tensor(Dtype::kF32, {3, 1, 8}); }
   SUBCASE("slopes") { c.math.alibi = AlibiForm::kSqrt; }
   CHECK_THROWS_AS(reference_of(c), Error);
+}
+
+TEST_CASE("heads that there are not, or not in order, are refused") {
+  const NaiveCase c = simple_case(2, 3);
+  for (const std::vector<int>& heads : {std::vector<int>{1}, {-1}, {0, 0}}) {
+    ReferenceInputs inputs = c.inputs();
+    inputs.heads = heads;
+    CHECK_THROWS_AS(static_cast<void>(reference_attention(c.math, inputs, c.all_rows())), Error);
+  }
 }
 
 }  // namespace attnbench

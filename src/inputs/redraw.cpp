@@ -102,14 +102,19 @@ std::vector<RedrawBlocks::Copy> RedrawBlocks::copies(std::uint64_t nonce) const 
   return chosen;
 }
 
-std::vector<MovedRows> RedrawBlocks::moved_rows(std::int64_t request, std::uint64_t nonce) const {
+RedrawBlocks::Sources RedrawBlocks::sources(std::uint64_t nonce) const {
+  Sources sources;
+  for (const Copy& copy : copies(nonce)) sources.emplace(copy.target.unit, copy.source);
+  return sources;
+}
+
+std::vector<MovedRows> RedrawBlocks::moved_rows(std::int64_t request,
+                                                const Sources& sources) const {
   std::vector<MovedRows> moved;
-  const std::vector<Copy> all = copies(nonce);
   for (const RedrawBlock& block : of_request_[static_cast<std::size_t>(request)]) {
-    for (const Copy& copy : all) {
-      if (copy.target.unit != block.unit) continue;
-      moved.push_back({block.first, tokens_, copy.source.request, copy.source.first});
-    }
+    const auto source = sources.find(block.unit);
+    if (source == sources.end()) continue;
+    moved.push_back({block.first, tokens_, source->second.request, source->second.first});
   }
   return moved;
 }

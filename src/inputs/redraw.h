@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "core/problem/problem.h"
@@ -56,8 +57,14 @@ class RedrawBlocks {
   };
   /// At most one a request. No target is another one's source or target. None for nonce 0.
   std::vector<Copy> copies(std::uint64_t nonce) const;
+  /// The same as the sources of targets, by the unit of the target.
+  using Sources = std::unordered_map<std::int64_t, RedrawBlock>;
+  Sources sources(std::uint64_t nonce) const;
   /// What those copies mean for a request.
-  std::vector<MovedRows> moved_rows(std::int64_t request, std::uint64_t nonce) const;
+  std::vector<MovedRows> moved_rows(std::int64_t request, const Sources& sources) const;
+  std::vector<MovedRows> moved_rows(std::int64_t request, std::uint64_t nonce) const {
+    return moved_rows(request, sources(nonce));
+  }
 
  private:
   std::int64_t tokens_ = kRedrawRows;

@@ -123,11 +123,13 @@ class AttentionCaseRun final : public CaseRun {
         inputs_.cache
             ? RedrawBlocks::of_cache(problem, inputs_.cache->block_table, page_tokens(problem))
             : RedrawBlocks::of_rows(problem);
+    const RedrawBlocks::Sources sources = blocks.sources(nonce);
     const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
+      const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
       AttentionValues values(problem_of_request(problem, one.request),
-                             redrawn_rows(*inputs_.inputs, one, nonce, blocks), one.rows, backend_,
+                             redrawn_rows(*inputs_.inputs, one, nonce, moved), one, backend_,
                              options, inputs_.stored);
-      return judge_by(values, rows_of_request(output, one.first_row, one.num_rows), nullptr);
+      return judge_by(values, output_of_request(output, one), nullptr);
     };
     return judge_drawn(problem, values_.options(), judge_one);
   }
@@ -197,7 +199,7 @@ class AttentionCaseRun final : public CaseRun {
   /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample.
   std::optional<Judgement> judge_by(AttentionValues& values, const PipelineOutput& output,
                                     const ReferenceOutput** saved) {
-    const Problem& problem = values.problem();
+    const Problem problem = values.judged_problem();
     const ReferenceKey key = values.key_of(backend_);
     const Numerics numerics = numerics_of(key, output);
 

@@ -16,13 +16,14 @@
 namespace attnbench {
 
 AttentionValues::AttentionValues(const Problem& problem, RedrawnRows redrawn,
-                                 const std::vector<std::int32_t>& rows, const Backend& backend,
+                                 const JudgedRequest& one, const Backend& backend,
                                  ReferenceOptions options, const StoredKv* of_batch)
     : problem_(problem),
       options_(std::move(options)),
-      screening_(rows),
+      screening_(one.rows),
       inputs_(std::move(redrawn.inputs)),
       moved_(std::move(redrawn.moved)),
+      heads_(one.heads),
       is_sample_(true),
       of_batch_(of_batch) {
   if (!query_is_rounded(problem_, backend.kernel_rules())) return;
@@ -108,6 +109,7 @@ ReferenceInputs AttentionValues::reference_inputs(const ReferenceKey& key) {
   ReferenceInputs result = reference_sources(inputs());
   result.moved_keys = moved_;
   result.query_is_of_rows = is_sample_;
+  result.heads = heads_;
   if (key.quantised_query) {
     result.query = &dequantized_query_.value();
     result.query_scale = static_cast<float>(problem_.kv_cache.q_scale);

@@ -44,15 +44,16 @@ class AttentionValues {
   /// With inputs that are not to be drawn.
   AttentionValues(const Problem& problem, AttentionInputs inputs)
       : problem_(problem), screening_(JudgeTools{}), inputs_(std::move(inputs)) {}
-  /// Rows of a timed sample of what `backend` gives, which alone are compared. `of_batch`, which
-  /// outlives this: what the cache of the whole batch stores, before blocks have moved; null
-  /// without a cache.
-  AttentionValues(const Problem& problem, RedrawnRows redrawn,
-                  const std::vector<std::int32_t>& rows, const Backend& backend,
-                  ReferenceOptions options, const StoredKv* of_batch);
+  /// Rows and heads of a timed sample of what `backend` gives, which alone are compared.
+  /// `of_batch`, which outlives this: what the cache of the whole batch stores, before blocks have
+  /// moved; null without a cache.
+  AttentionValues(const Problem& problem, RedrawnRows redrawn, const JudgedRequest& one,
+                  const Backend& backend, ReferenceOptions options, const StoredKv* of_batch);
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
+  /// The same with the heads that references have: all, but of a timed sample.
+  Problem judged_problem() const { return problem_of_heads(problem_, heads_); }
   const ReferenceOptions& options() const { return options_; }
   const AttentionInputs& inputs();
   /// Goes on with another case and what is known of it already: all, or the inputs alone, of which
@@ -115,6 +116,7 @@ class AttentionValues {
   std::optional<AttentionInputs> inputs_;
   // Of a timed sample, else nothing.
   std::vector<MovedKeys> moved_;
+  std::vector<int> heads_;  // empty = all
   bool is_sample_ = false;
   const StoredKv* of_batch_ = nullptr;
   std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]

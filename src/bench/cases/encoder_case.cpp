@@ -117,14 +117,13 @@ class EncoderCaseRun final : public CaseRun {
     const bool quantised = is_fp8_encoder(batch);
     // Scales may be those of the largest key, so that keys stay where there are scales.
     const RedrawBlocks blocks = RedrawBlocks::of_rows(batch);
-    if (quantised) values_.scales();  // once, before several threads ask
+    const RedrawBlocks::Sources sources =
+        quantised ? RedrawBlocks::Sources{} : blocks.sources(nonce);
+    if (quantised) values_.forward();  // once, before several threads ask
     const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
-      const Problem problem = problem_of_request(batch, one.request);
-      const AttentionInputs inputs =
-          quantised ? redrawn_whole_request(*inputs_.inputs, one.request, nonce)
-                    : redrawn_request(*inputs_.inputs, one, nonce, blocks);
-      return judge_request(problem, inputs, one.rows,
-                           rows_of_request(output, one.first_row, one.num_rows), options);
+      const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
+      return judge_request(one, redrawn_rows(*inputs_.inputs, one, nonce, moved),
+                           output_of_request(output, one), options);
     };
     return judge_drawn(batch, values_.options(), judge_one);
   }
@@ -163,32 +162,35 @@ class EncoderCaseRun final : public CaseRun {
     return numerics;
   }
 
-  std::optional<Judgement> judge_request(const Problem& problem, const AttentionInputs& inputs,
-                                         const std::vector<std::int32_t>& rows,
+  std::optional<Judgement> judge_request(const JudgedRequest& one, const RedrawnRows& redrawn,
                                          const PipelineOutput& output,
                                          const ReferenceOptions& options) {
+    const Problem alone = problem_of_request(values_.problem(), one.request);
+    const Problem problem = problem_of_heads(alone, one.heads);
     const bool quantised = is_fp8_encoder(problem);
-    const AttentionMath math = resolve_attention_math(problem, backend_.kernel_rules());
-    Numerics numerics;
-    numerics.output = output.output.dtype();
-    numerics.probability = backend_.probability_dtype(problem);
-    numerics.quantised_query = numerics.quantised_kv = quantised;
-    ReferenceInputs source = reference_sources(inputs);
+    const AttentionMath math = resolve_attention_math(alone, backend_.kernel_rules());
+    const Numerics numerics = numerics_of(output);
+    ReferenceInputs source = reference_sources(redrawn.inputs);
+    source.moved_keys = redrawn.moved;
+    source.query_is_of_rows = true;
+    source.heads = one.heads;
     MmForward forward;
     if (quantised) {
-      forward = quantise_mm_forward(sources_of(inputs), values_.scales());
+      // Keys and values are those of the case; only rows of the query are new.
+      const StridedTensor query = view_of(redrawn.inputs.query);
+      forward = quantise_mm_forward({query, query, query}, values_.scales());
       source.query = &forward.dequantized[0];
-      source.key = &forward.dequantized[1];
-      source.value = &forward.dequantized[2];
+      source.key = &values_.forward().dequantized[1];
+      source.value = &values_.forward().dequantized[2];
       source.query_scale = values_.scales().scale[0];
       source.key_scales = {&values_.scales().scale[1], 1};
     }
-    const auto reference = reference_attention(math, source, rows, options);
+    const auto reference = reference_attention(math, source, one.rows, options);
     if (!reference) return std::nullopt;
     Judgement strict = judge_by_floors(problem, numerics, output, *reference);
     if (strict.reasons.empty()) return strict;
     const auto emulation =
-        emulate_attention(math, source, emulation_rule(problem, numerics), rows, options);
+        emulate_attention(math, source, emulation_rule(problem, numerics), one.rows, options);
     if (!emulation) return std::nullopt;
     return attnbench::judge(problem, numerics, output, {&*reference, &*emulation, nullptr});
   }

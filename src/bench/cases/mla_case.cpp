@@ -114,18 +114,22 @@ class MlaCaseRun final : public CaseRun {
     before.output = Tensor::view(unquantised != nullptr ? *unquantised : output.output);
     before.lse = output.lse;
     before.declared_lse = output.declared_lse;
+    const RedrawBlocks::Sources sources = blocks.sources(nonce);
+    const MlaReferenceInputs of_batch = values_.sources(key_);  // once, before several threads ask
     const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
-      Problem alone = problem_of_request(problem, one.request);
+      Problem alone = problem_of_heads(problem_of_request(problem, one.request), one.heads);
       alone.output_quant = {};
-      MlaValues values(alone, redrawn_request(values_.inputs(), one, nonce, blocks), one.rows,
-                       options);
+      const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
+      MlaInputs inputs = redrawn_request(values_.inputs(), one, nonce, moved);
+      keep_heads(one.heads, of_batch, inputs);
+      MlaValues values(alone, std::move(inputs), one.rows, options);
+      if (key_.stored) values.adopt_stored(*key_.stored, stored_of(one.request, moved));
       // Its rows are what they are in the batch: decodes or not.
       MlaReferenceKey key = key_;
       const bool is_decode = one.first_row < key_.num_decode_tokens;
       key.num_decode_tokens = is_decode ? one.num_rows : 0;
       key.quantised_query = key_.quantised_query && is_decode;
-      return judge_values(values, key, alone, rows_of_request(before, one.first_row, one.num_rows),
-                          nullptr);
+      return judge_values(values, key, alone, output_of_request(before, one), nullptr);
     };
     return judge_drawn(problem, values_.options(), judge_one);
   }
@@ -175,6 +179,36 @@ class MlaCaseRun final : public CaseRun {
   }
 
  private:
+  /// Leaves these of the heads in the inputs of a request; `of_batch` has the weights as they are
+  /// multiplied.
+  static void keep_heads(const std::vector<int>& heads, const MlaReferenceInputs& of_batch,
+                         MlaInputs& inputs) {
+    if (heads.empty()) return;
+    inputs.query = only_heads(inputs.query, 1, heads);
+    inputs.w_uk = only_heads(*of_batch.w_uk, 0, heads);
+    inputs.w_uv = only_heads(*of_batch.w_uv, 0, heads);
+    inputs.kv_b_proj = inputs.kv_b_proj_scale = {};
+    std::vector<float> sinks;
+    for (const int head : heads) {
+      if (!inputs.sinks.empty()) sinks.push_back(inputs.sinks[static_cast<std::size_t>(head)]);
+    }
+    inputs.sinks = std::move(sinks);
+  }
+
+  /// What a quantised cache holds for a request whose rows have moved, without codes: to quantise
+  /// its keys anew takes far longer.
+  StoredMlaCache stored_of(std::int64_t request, const std::vector<MovedRows>& moved) const {
+    const StoredMlaCache& of_batch = values_.stored(*key_.stored);
+    const MlaInputs& inputs = values_.inputs();
+    const auto b = static_cast<std::size_t>(request);
+    const auto rows_of = [&](const Tensor& tensor) {
+      Tensor own = slice_rows(tensor, inputs.key_start_loc[b], inputs.seq_lens[b]);
+      move_rows(own, tensor, inputs.key_start_loc, moved);
+      return own;
+    };
+    return {{}, rows_of(of_batch.kv_c_dequantized), rows_of(of_batch.k_pe_dequantized)};
+  }
+
   /// Of the second cache.
   void add_extra_tensors(const MlaExtraKeys& extra, TensorList& tensors) const {
     tensors.borrow("extra_kv_c", extra.kv_c);

@@ -83,6 +83,11 @@ class MlaValues {
     return *stored_.get(dtype, [&] { return store(dtype); });
   }
 
+  /// What it holds of the inputs, where that is known already.
+  void adopt_stored(KvCacheDtype dtype, StoredMlaCache cache) {
+    stored_.get(dtype, [&] { return std::move(cache); });
+  }
+
   /// The quantised query of the first `num_tokens` rows or more: rows do not depend on each other.
   const MlaLatentQuery& latent_query(std::int64_t num_tokens) {
     if (!latent_query_ || latent_query_->codes.dim(0) < num_tokens) {

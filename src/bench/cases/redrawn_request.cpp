@@ -2,22 +2,36 @@
 #include "bench/cases/redrawn_request.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
-#include "bench/cases/single_request.h"
 #include "core/system/parallel.h"
+#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
 
-/// So many that a tenth of wrong rows, or of wrong requests, is not missed by three samples but
-/// once in a hundred times.
+// Some requests are looked at in many rows and all heads, ...
 constexpr std::size_t kRequests = 16;
 constexpr std::size_t kRows = 16;
-/// Keys of a sample that are looked at, at most, where it is not one request that has more.
+/// Keys of those requests, at most, where it is not one request that has more.
 constexpr std::int64_t kKeys = 65536;
+// ... and every other one in a row or a few, of a head or more: whoever leaves out a request is
+// seen in each judged sample, whatever its length. Three samples of 16 requests miss a tenth of
+// wrong ones, wherever they are, less than once in a hundred times, so that so many are the least.
+// By how much other shares are missed is in docs/verdicts.md; redrawn_request_test.cpp counts it.
+/// Rows times heads of a sample that are looked at, about, where there are fewer requests.
+constexpr std::int64_t kLooks = 16;
+constexpr std::size_t kLeastRequests = 16;
+/// Keys of the other requests, at most: in a row of a head of 128 columns 9 GFLOP.
+constexpr std::int64_t kOtherKeys = std::int64_t{1} << 24;
+/// More heads than one where their number times the keys is at most this.
+constexpr std::int64_t kOtherHeadKeys = std::int64_t{1} << 20;
 
 std::int64_t elements_of_row(const Tensor& tensor) {
   return tensor.num_elements() / std::max<std::int64_t>(tensor.dim(0), 1);
@@ -50,19 +64,8 @@ Tensor redrawn_query(const Tensor& query, std::int64_t first_row, const JudgedRe
 
 }  // namespace
 
-AttentionInputs redrawn_request(const AttentionInputs& inputs, const JudgedRequest& one,
-                                std::uint64_t nonce, const RedrawBlocks& blocks) {
-  AttentionInputs alone = keys_of_request(inputs, one.request);
-  const std::int64_t first_row = inputs.query_start_loc[static_cast<std::size_t>(one.request)];
-  alone.query = redrawn_query(inputs.query, first_row, one, nonce);
-  const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
-  move_rows(alone.key, inputs.key, inputs.key_start_loc, moved);
-  move_rows(alone.value, inputs.value, inputs.key_start_loc, moved);
-  return alone;
-}
-
 RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one,
-                         std::uint64_t nonce, const RedrawBlocks& blocks) {
+                         std::uint64_t nonce, const std::vector<MovedRows>& moved) {
   const auto b = static_cast<std::size_t>(one.request);
   const std::int64_t first_row = inputs.query_start_loc[b];
   RedrawnRows redrawn;
@@ -84,7 +87,7 @@ RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one
   own.sinks = inputs.sinks;
   own.alibi_slopes = inputs.alibi_slopes;
   own.value_channel_scale = inputs.value_channel_scale;
-  for (const MovedRows& rows : blocks.moved_rows(one.request, nonce)) {
+  for (const MovedRows& rows : moved) {
     const auto source = static_cast<std::size_t>(rows.source_request);
     redrawn.moved.push_back(
         {rows.first, rows.count, inputs.key_start_loc[source] + rows.source_first});
@@ -92,17 +95,8 @@ RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one
   return redrawn;
 }
 
-AttentionInputs redrawn_whole_request(const AttentionInputs& inputs, std::int64_t request,
-                                      std::uint64_t nonce) {
-  AttentionInputs alone = inputs_of_request(inputs, request);
-  const std::int64_t row = elements_of_row(inputs.query);
-  redraw_signs(alone.query, nonce, alone.num_tokens() * row,
-               inputs.query_start_loc[static_cast<std::size_t>(request)] * row);
-  return alone;
-}
-
 MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std::uint64_t nonce,
-                          const RedrawBlocks& blocks) {
+                          const std::vector<MovedRows>& moved) {
   const auto b = static_cast<std::size_t>(one.request);
   const std::int64_t first_row = inputs.query_start_loc[b];
   const std::int64_t num_rows = inputs.query_start_loc[b + 1] - first_row;
@@ -112,7 +106,6 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
   alone.query = redrawn_query(inputs.query, first_row, one, nonce);
   alone.kv_c = slice_rows(inputs.kv_c, first_key, num_keys);
   alone.k_pe = slice_rows(inputs.k_pe, first_key, num_keys);
-  const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
   move_rows(alone.kv_c, inputs.kv_c, inputs.key_start_loc, moved);
   move_rows(alone.k_pe, inputs.k_pe, inputs.key_start_loc, moved);
   alone.w_uk = Tensor::view(inputs.w_uk);
@@ -136,80 +129,227 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
   return alone;
 }
 
-PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
-                               std::int64_t count) {
+Tensor only_heads(const Tensor& tensor, std::size_t dim, const std::vector<int>& heads) {
+  if (heads.empty()) return Tensor::view(tensor);
+  std::vector<std::int64_t> shape = tensor.shape();
+  std::size_t block = dtype_size(tensor.dtype());
+  for (std::size_t i = dim + 1; i < shape.size(); ++i) block *= static_cast<std::size_t>(shape[i]);
+  const std::int64_t outer = dim == 0 ? 1 : shape[0];
+  const std::int64_t all = shape[dim];
+  shape[dim] = std::ssize(heads);
+  Tensor kept = Tensor::for_overwriting(tensor.dtype(), std::move(shape));
+  std::byte* next = kept.bytes();
+  for (std::int64_t i = 0; i < outer; ++i) {
+    for (const int head : heads) {
+      std::memcpy(next, tensor.bytes() + static_cast<std::size_t>(i * all + head) * block, block);
+      next += block;
+    }
+  }
+  return kept;
+}
+
+namespace {
+
+/// Of one.rows alone.
+PipelineOutput heads_of_request(const PipelineOutput& output, const JudgedRequest& one) {
   PipelineOutput own;
-  own.output = Tensor::view_rows(output.output, first, count);
-  own.declared_lse = output.declared_lse;
-  if (!output.lse) return own;
-  const std::int64_t heads = output.lse->dim(0), tokens = output.lse->dim(1);
-  own.lse = Tensor(Dtype::kF32, {heads, count});
-  for (std::int64_t head = 0; head < heads; ++head) {
-    std::copy_n(output.lse->data<float>() + head * tokens + first, count,
-                own.lse->data<float>() + head * count);
+  const Tensor& whole = output.output;
+  own.output =
+      Tensor::for_overwriting(whole.dtype(), {one.num_rows, std::ssize(one.heads), whole.dim(2)});
+  const auto bytes = static_cast<std::size_t>(whole.dim(2)) * dtype_size(whole.dtype());
+  if (output.lse) own.lse = Tensor(Dtype::kF32, {std::ssize(one.heads), one.num_rows});
+  for (const std::int32_t row : one.rows) {
+    for (std::size_t i = 0; i < one.heads.size(); ++i) {
+      const auto to = static_cast<std::size_t>(row) * one.heads.size() + i;
+      const auto from =
+          static_cast<std::size_t>((one.first_row + row) * whole.dim(1) + one.heads[i]);
+      std::memcpy(own.output.bytes() + to * bytes, whole.bytes() + from * bytes, bytes);
+      if (!output.lse) continue;
+      own.lse->data<float>()[static_cast<std::int64_t>(i) * one.num_rows + row] =
+          output.lse->data<float>()[one.heads[i] * output.lse->dim(1) + one.first_row + row];
+    }
   }
   return own;
 }
 
-std::vector<JudgedRequest> draw_judged(const Problem& problem) {
-  std::mt19937_64 random(std::random_device{}());
+/// All of its rows and heads; the output is a view.
+PipelineOutput all_of_request(const PipelineOutput& output, const JudgedRequest& one) {
+  PipelineOutput own;
+  own.output = Tensor::view_rows(output.output, one.first_row, one.num_rows);
+  if (!output.lse) return own;
+  const std::int64_t heads = output.lse->dim(0), tokens = output.lse->dim(1);
+  own.lse = Tensor(Dtype::kF32, {heads, one.num_rows});
+  for (std::int64_t head = 0; head < heads; ++head) {
+    std::copy_n(output.lse->data<float>() + head * tokens + one.first_row, one.num_rows,
+                own.lse->data<float>() + head * one.num_rows);
+  }
+  return own;
+}
+
+/// `count` draws of the numbers below `of`, ascending, each number once.
+template <typename Number>
+std::vector<Number> draw(std::size_t count, std::int64_t of, std::mt19937_64& random) {
+  std::uniform_int_distribution<std::int64_t> any(0, of - 1);
+  std::set<Number> drawn;
+  for (std::size_t i = 0; i < count; ++i) drawn.insert(static_cast<Number>(any(random)));
+  return {drawn.begin(), drawn.end()};
+}
+
+/// `count` different ones of the heads below `of`, ascending; empty = all.
+std::vector<int> draw_heads(std::int64_t count, int of, std::mt19937_64& random) {
+  if (count >= of) return {};
+  std::vector<int> all(static_cast<std::size_t>(of));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> heads;
+  std::sample(all.begin(), all.end(), std::back_inserter(heads), count, random);
+  return heads;
+}
+
+std::vector<JudgedRequest> requests_with_queries(const Problem& problem) {
   std::vector<JudgedRequest> all;
   std::int64_t first_row = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const Request& request = problem.batch[b];
     if (request.query_len > 0) {
-      all.push_back({static_cast<std::int64_t>(b), first_row, request.query_len, {}});
+      all.push_back({static_cast<std::int64_t>(b), first_row, request.query_len, {}, {}});
     }
     first_row += request.query_len;
   }
-  std::shuffle(all.begin(), all.end(), random);
-  std::vector<JudgedRequest> drawn;
-  std::int64_t keys = 0;
-  for (JudgedRequest& one : all) {
-    keys += problem.batch[static_cast<std::size_t>(one.request)].seq_len;
-    if (drawn.size() == kRequests || (!drawn.empty() && keys > kKeys)) break;
-    std::uniform_int_distribution<std::int64_t> any(0, one.num_rows - 1);
-    std::set<std::int32_t> rows;
-    for (std::size_t i = 0; i < kRows; ++i) rows.insert(static_cast<std::int32_t>(any(random)));
-    one.rows.assign(rows.begin(), rows.end());
-    drawn.push_back(std::move(one));
-  }
-  return drawn;
+  return all;
 }
+
+}  // namespace
+
+PipelineOutput output_of_request(const PipelineOutput& output, const JudgedRequest& one) {
+  PipelineOutput own =
+      one.heads.empty() ? all_of_request(output, one) : heads_of_request(output, one);
+  own.declared_lse = output.declared_lse;
+  return own;
+}
+
+Problem problem_of_heads(Problem problem, const std::vector<int>& heads) {
+  if (!heads.empty()) problem.attention.num_heads = static_cast<int>(heads.size());
+  return problem;
+}
+
+std::vector<JudgedRequest> draw_judged(const Problem& problem, std::mt19937_64& random) {
+  std::vector<JudgedRequest> all = requests_with_queries(problem);
+  std::shuffle(all.begin(), all.end(), random);
+  const auto keys_of = [&](const JudgedRequest& one) {
+    return problem.batch[static_cast<std::size_t>(one.request)].seq_len;
+  };
+  std::size_t num_whole = 0;
+  std::int64_t keys = 0;
+  for (; num_whole < std::min(all.size(), kRequests); ++num_whole) {
+    keys += keys_of(all[num_whole]);
+    if (num_whole > 0 && keys > kKeys) break;
+    all[num_whole].rows = draw<std::int32_t>(kRows, all[num_whole].num_rows, random);
+  }
+  std::size_t num_drawn = num_whole;
+  std::int64_t other_keys = 0;
+  for (; num_drawn < all.size(); ++num_drawn) {
+    const std::int64_t more = other_keys + keys_of(all[num_drawn]);
+    if (num_drawn >= kLeastRequests && more > kOtherKeys) break;
+    other_keys = more;
+  }
+  all.resize(num_drawn);
+  // With few requests several rows of several heads of each: whatever is left out, there are about
+  // kLooks places where it may show.
+  const std::int64_t looks = ceil_div(kLooks, std::max<std::int64_t>(1, std::ssize(all)));
+  const std::int64_t heads =
+      std::max(looks, kOtherHeadKeys / std::max<std::int64_t>(1, other_keys));
+  for (std::size_t i = num_whole; i < all.size(); ++i) {
+    JudgedRequest& one = all[i];
+    one.rows = draw<std::int32_t>(static_cast<std::size_t>(looks), one.num_rows, random);
+    one.heads = draw_heads(heads, problem.attention.num_heads, random);
+  }
+  return all;
+}
+
+namespace {
+
+/// Judges what is drawn in several goes; where one is wrong, the rest need not be judged.
+class SampleJudge {
+ public:
+  SampleJudge(const ReferenceOptions& options, const JudgeRequest& judge)
+      : threads_(options.num_threads > 0 ? options.num_threads : available_cores()),
+        options_(options),
+        judge_(judge) {}
+
+  /// False when nothing was said of one, or when should_stop said so.
+  bool judge(std::span<const JudgedRequest> drawn) {
+    std::vector<std::optional<Judgement>> judgements(drawn.size());
+    std::vector<char> is_silent(drawn.size(), 0);
+    std::atomic<bool> has_wrong{false}, stopped{false};
+    const auto judge_one = [&](std::size_t i, const ReferenceOptions& options) {
+      if (has_wrong || stopped) return;
+      judgements[i] = with_all_heads_if_wrong(drawn[i], options);
+      is_silent[i] = judgements[i] ? 0 : 1;
+      if (judgements[i] && !judgements[i]->reasons.empty()) has_wrong = true;
+    };
+    if (drawn.size() == 1) {
+      judge_one(0, options_);
+    } else {
+      // Why not one after the other on all threads: a row of one request is too little for them.
+      const auto requests = static_cast<int>(std::min<std::size_t>(drawn.size(), 1U << 20));
+      const ReferenceOptions share{std::max(1, threads_ / std::max(1, requests)), {}};
+      for_each_index(std::ssize(drawn), threads_, [&](std::int64_t i, int thread) {
+        // The calling thread alone polls (reference/attention.h).
+        if (thread == 0 && options_.should_stop && options_.should_stop()) stopped = true;
+        judge_one(static_cast<std::size_t>(i), share);
+      });
+    }
+    if (stopped) return false;
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      if (is_silent[i] != 0) return false;
+      if (judgements[i]) take(drawn[i].request, std::move(*judgements[i]));
+    }
+    return true;
+  }
+  bool is_wrong() const { return !verdict_.judgement.reasons.empty(); }
+  SampleVerdict take_verdict() { return std::move(verdict_); }
+
+ private:
+  std::optional<Judgement> with_all_heads_if_wrong(const JudgedRequest& one,
+                                                   const ReferenceOptions& options) const {
+    std::optional<Judgement> judgement = judge_(one, options);
+    if (!judgement || judgement->reasons.empty() || one.heads.empty()) return judgement;
+    JudgedRequest whole = one;
+    whole.heads.clear();
+    return judge_(whole, options);
+  }
+
+  void take(std::int64_t request, Judgement judgement) {
+    if (is_wrong()) return;
+    const auto beyond = [](const Judgement& j) { return j.error.row_error / j.error.row_limit; };
+    const bool is_worse = !verdict_.is_judged || !judgement.reasons.empty() ||
+                          beyond(judgement) > beyond(verdict_.judgement);
+    verdict_.is_judged = true;
+    if (!is_worse) return;
+    verdict_.judgement = std::move(judgement);
+    verdict_.request = request;
+  }
+
+  int threads_;
+  const ReferenceOptions& options_;
+  const JudgeRequest& judge_;
+  SampleVerdict verdict_;
+};
+
+}  // namespace
 
 std::optional<SampleVerdict> judge_drawn(const Problem& problem, const ReferenceOptions& options,
                                          const JudgeRequest& judge) {
-  const std::vector<JudgedRequest> drawn = draw_judged(problem);
+  std::mt19937_64 random(std::random_device{}());
+  const std::vector<JudgedRequest> drawn = draw_judged(problem, random);
   if (drawn.empty()) return SampleVerdict{};  // no new tokens: there is nothing to judge
-  std::vector<std::optional<Judgement>> judgements(drawn.size());
-  if (drawn.size() == 1) {
-    judgements[0] = judge(drawn[0], options);
-  } else {
-    // Why not one after the other on all threads: a row of one request is too little for them.
-    const int threads = options.num_threads > 0 ? options.num_threads : available_cores();
-    const auto requests = static_cast<int>(drawn.size());
-    const ReferenceOptions share{std::max(1, threads / requests), {}};
-    for_each_index(requests, threads, [&](std::int64_t i, int) {
-      const auto at = static_cast<std::size_t>(i);
-      judgements[at] = judge(drawn[at], share);
-    });
-  }
-  SampleVerdict verdict;
-  for (std::size_t i = 0; i < drawn.size(); ++i) {
-    const JudgedRequest& one = drawn[i];
-    std::optional<Judgement>& judgement = judgements[i];
-    if (!judgement) return std::nullopt;
-    const auto beyond = [](const Judgement& j) { return j.error.row_error / j.error.row_limit; };
-    const bool is_worse = !verdict.is_judged || !judgement->reasons.empty() ||
-                          beyond(*judgement) > beyond(verdict.judgement);
-    if (is_worse) {
-      verdict.judgement = std::move(*judgement);
-      verdict.request = one.request;
-    }
-    verdict.is_judged = true;
-    if (!verdict.judgement.reasons.empty()) break;
-  }
-  return verdict;
+  const auto first_other =
+      std::find_if(drawn.begin(), drawn.end(), [](const auto& one) { return !one.heads.empty(); });
+  SampleJudge judging(options, judge);
+  // Those that cost most first, and by themselves: they share the threads in another way.
+  if (!judging.judge({drawn.begin(), first_other})) return std::nullopt;
+  if (!judging.is_wrong() && !judging.judge({first_other, drawn.end()})) return std::nullopt;
+  return judging.take_verdict();
 }
 
 }  // namespace attnbench

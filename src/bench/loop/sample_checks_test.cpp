@@ -151,6 +151,17 @@ TEST_CASE("samples over every form of the cache are right on their own inputs") 
   check_passes(ranks, "FLASH_ATTN");
 }
 
+TEST_CASE("some heads of a request are right by themselves") {
+  // So many keys and heads that those of the last two requests are a choice.
+  Problem problem = problem_of(std::vector<Request>(17, {1, 4200}));
+  problem.attention.num_heads = 256;
+  problem.attention.head_size = problem.attention.v_head_size = 8;
+  problem.timing.samples = 3;
+  check_passes(problem, "FLASH_ATTN");
+  problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  check_passes(problem, "FLASH_ATTN");
+}
+
 TEST_CASE("samples over keys without a cache are right on their own inputs") {
   Problem encoder = problem_of({{40, 40}, {17, 17}, {100, 100}});
   encoder.attention.type = AttentionType::kEncoderOnly;
@@ -183,6 +194,24 @@ TEST_CASE("an output that is kept is wrong for the next inputs") {
     if (run > 3) std::memcpy(bytes, kept->data(), kept->size());
   });
   CHECK(begins_with(reason, "timed sample "));
+}
+
+TEST_CASE("requests that are left out are wrong, however long they are") {
+  Problem problem = problem_of(std::vector<Request>(10, {1, 33'000}));
+  problem.attention.num_heads = 8;
+  problem.attention.head_size = problem.attention.v_head_size = 8;
+  for (const std::size_t left_out : {std::size_t{1}, std::size_t{3}}) {
+    auto kept = std::make_shared<std::vector<std::byte>>();
+    const std::string reason = reason_of(problem, [=](SampleSide& side, int run) {
+      const SampleSide::Output& output = side.outputs.front();
+      auto* bytes = static_cast<std::byte*>(output.memory);
+      constexpr std::size_t kRowBytes = 8 * 8 * sizeof(std::uint16_t);
+      const std::size_t first = (10 - left_out) * kRowBytes;
+      if (run == 0) kept->assign(bytes, bytes + output.bytes);
+      if (run > 3) std::memcpy(bytes + first, kept->data() + first, left_out * kRowBytes);
+    });
+    CHECK(begins_with(reason, "timed sample "));
+  }
 }
 
 TEST_CASE("an output of NaN is said to be one") {
