@@ -171,6 +171,27 @@ void check_sample_checks(const Result& result, Sentences& say) {
   }
 }
 
+/// How it was timed beside how its case says that it is timed. What the device cannot do is said to
+/// be less than that, never more: caches that were not proven cold are "warm", and nothing is
+/// launched as a graph on a CPU.
+void check_modes(const Result& result, Sentences& say) {
+  const auto problem = parse_json<nlohmann::json>(result.problem_json);
+  const auto given = [&](const char* key) -> std::string {
+    const nlohmann::json::json_pointer place(std::string("/timing/") + key);
+    const bool is_text =
+        problem.is_object() && problem.contains(place) && problem.at(place).is_string();
+    return is_text ? problem.at(place).get<std::string>() : "";
+  };
+  const Timing& timing = *result.timing;
+  const auto expect = [&](const char* key, const std::string& found, bool may_be_less) {
+    const std::string expected = given(key);
+    if (found.empty() || expected.empty() || found == expected || may_be_less) return;
+    say.add(key, "is '{}', but problem.timing.{} is '{}'", found, key, expected);
+  };
+  expect("mode", timing.mode, timing.mode == "stream" && !result.device.starts_with("cuda"));
+  expect("l2", timing.l2, timing.l2 == "warm");
+}
+
 void check_timing(const Result& result, std::vector<std::string>& all) {
   if (!result.timing) return;
   Sentences say("timing");
@@ -181,6 +202,7 @@ void check_timing(const Result& result, std::vector<std::string>& all) {
     check_clocks(timing, say);
   }
   check_sample_checks(result, say);
+  check_modes(result, say);
   if (timing.launch_overhead_us < 0) {
     say.add("launch_overhead_us", "is {:.6g}", timing.launch_overhead_us);
   }
@@ -415,6 +437,9 @@ void check_errors(const Result& result, std::vector<std::string>& all) {
   const bool has_no_rows = result.error && result.error->total_rows == 0;
   const Claim claim{passed, has_no_rows && !has_new_tokens(result)};
   if (passed && !result.error) all.emplace_back("error is missing, but the result passed");
+  if (passed && !result.reasons.empty()) {
+    all.push_back(fmt::format("reasons has '{}', but the result passed", result.reasons.front()));
+  }
   struct Part {
     const char* name;
     const std::optional<ErrorStats>& error;

@@ -17,7 +17,8 @@ namespace attnbench {
 /// Every sentence about a result that contradicts itself, each with field and value, such as
 /// "timing.median_us is 50, but samples_us give 100". Looked at are: the parts of the id; samples
 /// that are no times; numbers of the timing that its samples do not give; waits above their
-/// samples; `passed` without an error, without checked rows, or with rows outside their limits;
+/// samples; ways of timing that are not those of the case; `passed` with a reason against it,
+/// without an error, without checked rows, or with rows outside their limits;
 /// numbers of errors that cannot be; rates that are not work over time; times beyond the device's
 /// ceilings that are not called implausible. `l2_bytes`: the second-level cache of a GPU, 0 where
 /// not known.

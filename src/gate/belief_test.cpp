@@ -69,6 +69,42 @@ TEST_CASE("a result whose numbers agree contradicts nothing") {
   CHECK(said([](Result&) {}) == "");
 }
 
+TEST_CASE("how it was timed must be how its case is timed") {
+  const auto with = [](const char* timing, const char* mode, const char* l2, const char* device) {
+    return said([=](Result& r) {
+      r.problem_json = std::string(R"({"timing":)") + timing + "}";
+      r.timing->mode = mode;
+      r.timing->l2 = l2;
+      r.device = device;
+      r.timing->waits_us.clear();
+    });
+  };
+  const char* stream = R"({"mode":"stream","l2":"cold"})";
+  const char* graph = R"({"mode":"graph","l2":"warm"})";
+  CHECK(with(stream, "stream", "cold", "cuda:0") == "");
+  CHECK(with(stream, "stream", "warm", "cuda:0") == "");  // not proven
+  CHECK(with(graph, "stream", "warm", "cpu") == "");      // which has no graphs
+  CHECK(with("{}", "graph", "clean", "cuda:0") == "");
+  CHECK(says(with(stream, "graph", "cold", "cuda:0"),
+             "timing.mode is 'graph', but problem.timing.mode is 'stream'"));
+  CHECK(says(with(stream, "graph", "cold", "cpu"), "timing.mode is 'graph'"));
+  CHECK(says(with(graph, "stream", "warm", "cuda:0"),
+             "timing.mode is 'stream', but problem.timing.mode is 'graph'"));
+  CHECK(says(with(graph, "graph", "cold", "cuda:0"),
+             "timing.l2 is 'cold', but problem.timing.l2 is 'warm'"));
+  CHECK(says(with(stream, "stream", "clean", "cuda:0"),
+             "timing.l2 is 'clean', but problem.timing.l2 is 'cold'"));
+}
+
+TEST_CASE("nothing that passed has reasons against it") {
+  CHECK(says(said([](Result& r) { r.reasons = {"output is off"}; }),
+             "reasons has 'output is off', but the result passed"));
+  CHECK(said([](Result& r) {
+          r.status = Status::kIncorrect;
+          r.reasons = {"output is off"};
+        }) == "");
+}
+
 TEST_CASE("samples that are no times are named with their place") {
   CHECK(says(said([](Result& r) { r.timing->samples_us[2] = 0; }), "timing.samples_us[2] is 0"));
   CHECK(says(said([](Result& r) { r.timing->samples_us[0] = -3; }), "timing.samples_us[0] is -3"));

@@ -233,6 +233,60 @@ TEST_CASE("files that contradict themselves are refused on either side, lenient 
   }
 }
 
+TEST_CASE("limits that are another rule's, or wide, are less that was compared") {
+  Result full = result_of("a");
+  full.error->row_error = 3e-3;
+  full.error->row_limit = 6e-3;
+  full.error->rule = "semantics 14.2 rows, output bfloat16, P bfloat16";
+  full.lse_error = full.probe_error = full.error;
+  const auto expect = [&](const std::string& words, const std::function<void(Result&)>& change) {
+    Result less = full;
+    change(less);
+    check_verdict(verdict_of(full, less), VerdictKind::kLessChecked, true, words);
+  };
+  expect("error.row_limit: 0.006 in the baseline, 100 in the results",
+         [](Result& r) { r.error->row_limit = 100; });
+  expect("lse_error.row_limit: 0.006", [](Result& r) { r.lse_error->row_limit = 0.02; });
+  expect("error.rule: 'semantics 14.2 rows, output bfloat16, P bfloat16' in the baseline, 'none'",
+         [](Result& r) { r.error->rule = "none"; });
+  expect("probe_error.rule: ", [](Result& r) { r.probe_error->rule.clear(); });
+  // Another row is the nearest to its limit.
+  Result other = full;
+  other.error->row_limit = 0.011;
+  CHECK(verdict_of(full, other).kind == VerdictKind::kSame);
+  // A baseline of before rows had limits, and one that names no rule.
+  Result old = full;
+  old.error->row_error = old.error->row_limit = std::numeric_limits<double>::quiet_NaN();
+  old.error->rule = "semantics 14.2 bfloat16";
+  CHECK(verdict_of(old, full).kind == VerdictKind::kSame);
+  old = full;
+  old.error->rule.clear();
+  CHECK(verdict_of(old, full).kind == VerdictKind::kSame);
+}
+
+TEST_CASE("a time that was taken in another way is not compared") {
+  Result cold = result_of("a");
+  cold.timing->l2 = "cold";
+  cold.timing->mode = "stream";
+  cold.timing->pace = "cool";
+  Result other = cold;
+  other.timing->l2 = "warm";
+  check_verdict(verdict_of(cold, other), VerdictKind::kLessChecked, true,
+                "timing.l2: 'cold' in the baseline, 'warm' in the results");
+  check_verdict(verdict_of(other, cold), VerdictKind::kAmbiguous, false, "not compared");
+  GateOptions anyway;
+  anyway.ignore_environment = true;
+  CHECK(verdict_of(cold, other, anyway).kind == VerdictKind::kSame);
+  other = cold;
+  other.timing->mode = "graph";
+  check_verdict(verdict_of(cold, other), VerdictKind::kLessChecked, true, "timing.mode: 'stream'");
+  other = cold;
+  other.timing->pace = "sustained";
+  check_verdict(verdict_of(cold, other), VerdictKind::kLessChecked, true, "timing.pace: 'cool'");
+  other.timing->l2 = other.timing->mode = other.timing->pace = "";
+  CHECK(verdict_of(other, cold).kind == VerdictKind::kSame);  // of an earlier version
+}
+
 TEST_CASE("less that was compared than in the baseline fails, whatever the threshold") {
   Result full = result_of("a");
   full.error->total_rows = 1000;

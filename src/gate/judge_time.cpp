@@ -164,4 +164,27 @@ TimeVerdict judge_time_and_cycles(const Timing& before, const Timing& after, boo
   return {time.kind, rule};
 }
 
+namespace {
+
+std::string other_way(const char* key, const std::string& before, const std::string& after) {
+  return fmt::format("timing.{}: '{}' in the baseline, '{}' in the results", key, before, after);
+}
+
+}  // namespace
+
+std::string other_l2(const Timing& before, const Timing& after) {
+  return other_way("l2", before.l2, after.l2);
+}
+
+std::string less_timed(const Timing& before, const Timing& after) {
+  if (before.began_cold() && before.l2 != after.l2) return other_l2(before, after);
+  if (!before.mode.empty() && before.mode != after.mode) {
+    return other_way("mode", before.mode, after.mode);
+  }
+  if (!before.pace.empty() && before.pace != after.pace) {
+    return other_way("pace", before.pace, after.pace);
+  }
+  return "";
+}
+
 }  // namespace attnbench

@@ -48,4 +48,11 @@ TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimi
 TimeVerdict judge_time_and_cycles(const Timing& before, const Timing& after, bool compute_bound,
                                   const TimeLimits& limits);
 
+/// What is no longer timed of what the baseline timed, such as "timing.l2: 'cold' in the baseline,
+/// 'warm' in the results", or else another mode or pace; "" when nothing. What a baseline does not
+/// say is no difference.
+std::string less_timed(const Timing& before, const Timing& after);
+/// That sentence about l2, whichever way it changed.
+std::string other_l2(const Timing& before, const Timing& after);
+
 }  // namespace attnbench
