@@ -123,6 +123,16 @@ class Parts(ToolTest):
         self.assertIn("b.json of 0000000", outcome.err)
         self.expect(0, "merge", "a.json", "b.json", "-o", "all.json", "--ignore-environment")
 
+    def test_parts_of_other_seeds_are_refused(self):
+        self.run_part("1/2", "a.json")
+        self.run_part("2/2", "b.json", "--seed", "7")
+        outcome = self.expect(2, "merge", "a.json", "b.json", "-o", "all.json")
+        self.assertIn("inputs.seed of parts is 0 in a.json and 7 in b.json", outcome.err)
+        self.assertFalse((self.dir / "all.json").exists())
+        self.expect(2, "merge", "a.json", "b.json", "-o", "all.json", "--ignore-environment")
+        self.run_part("2/2", "b.json")
+        self.expect(0, "merge", "a.json", "b.json", "-o", "all.json")
+
     def test_merge_does_not_write_over_what_it_reads(self):
         self.run_part("1/1", "a.json")
         self.expect(2, "merge", "a.json", "-o", "a.json")

@@ -2,11 +2,12 @@
 //
 // Parts of an array job run on machines of one kind, and their files together stand for one run. So
 // what would make that untrue is refused, all of it at once: an id in two files, a part that is not
-// there or did not end, another machine or another build of attnbench.
+// there or did not end, another machine, another build of attnbench or another seed of the inputs.
 #include <fmt/format.h>
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include "cli/outputs.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/parsing.h"
 #include "core/result/result_file.h"
 #include "gate/foreign.h"
 #include "report/formats/json.h"
@@ -101,6 +103,39 @@ std::vector<std::string> differences(const std::vector<ResultFile>& files) {
   return found;
 }
 
+/// The seed of a result's inputs, as text; empty where it says nothing, or where it is swept, so
+/// that it differs from case to case of one run.
+std::string seed_of(const Result& result) {
+  if (result.case_name.find("seed") != std::string::npos) return "";
+  const auto problem = parse_json<nlohmann::json>(result.problem_json);
+  const nlohmann::json::json_pointer place("/inputs/seed");
+  return problem.is_object() && problem.contains(place) ? problem.at(place).dump() : "";
+}
+
+/// Scenarios whose inputs were drawn with one seed in one file and another one in the next: no run
+/// draws them like that.
+std::vector<std::string> other_seeds(const std::vector<ResultFile>& files) {
+  struct Seed {
+    std::string seed;
+    const ResultFile* file;
+  };
+  std::map<std::string, Seed> of_scenario;
+  std::set<std::pair<std::string, const ResultFile*>> told;
+  std::vector<std::string> found;
+  for (const ResultFile& file : files) {
+    for (const Result& result : file.results) {
+      const std::string seed = seed_of(result);
+      if (seed.empty()) continue;
+      const Seed& first = of_scenario.try_emplace(result.scenario, Seed{seed, &file}).first->second;
+      if (first.seed == seed || first.file == &file) continue;
+      if (!told.insert({result.scenario, &file}).second) continue;
+      found.push_back(fmt::format("inputs.seed of {} is {} in {} and {} in {}", result.scenario,
+                                  first.seed, first.file->path, seed, file.path));
+    }
+  }
+  return found;
+}
+
 void refuse(const std::vector<std::string>& reasons, const char* how) {
   if (reasons.empty()) return;
   fail(ErrorKind::kValue, "merge: {}{}", join(reasons, "; "), how);
@@ -113,6 +148,7 @@ int run_merge(const MergeCommand& command, const Console& console) {
   for (const std::string& path : command.files) files.push_back(read_result_file(path));
   refuse(duplicates(files), "");
   if (!command.ignore_environment) refuse(differences(files), " (--ignore-environment)");
+  refuse(other_seeds(files), "");
   const std::vector<std::string> missing = gaps(files);
   if (!command.incomplete) refuse(missing, " (--incomplete)");
   for (const std::string& gap : missing) print_notice(console.err, gap);
