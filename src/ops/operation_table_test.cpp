@@ -94,6 +94,10 @@ class NotingOps final : public Ops {
     note("takes a rope apart");
     return true;
   }
+  bool wants_wide_pages(const attn::AttendParams&) const override {
+    note("wants wide pages");
+    return true;
+  }
   bool fuses(const attn::LatentQueryParams&) const override {
     note("fuses a query");
     return true;
