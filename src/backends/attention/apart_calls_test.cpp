@@ -252,7 +252,8 @@ TEST_CASE("what is asked of splits beside prefills is refused as it was") {
 
 TEST_CASE("decodes beside prefills go by a list in every layout, unless one would end last") {
   Problem p = base_problem();
-  p.batch = {{1, 40}, {1, 35}, {1, 20}, {200, 230}};
+  p.batch = std::vector<Request>(70, {1, 40});  // by 2 KV heads, on 132 multiprocessors
+  p.batch.push_back({200, 230});
   for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"}) {
     CAPTURE(name);
     const bool is_triton = name[0] == 'T';
@@ -264,6 +265,9 @@ TEST_CASE("decodes beside prefills go by a list in every layout, unless one woul
     Problem late = p;
     late.batch.front().seq_len = 300;
     CHECK(run_apart(late, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
+    Problem few = p;
+    few.batch.erase(few.batch.begin(), few.batch.begin() + 10);
+    CHECK(run_apart(few, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
     // Nor where the device has no lists, or bytes may not depend on the batch.
     CHECK(run_apart(p, ApartUse::kNever, name).calls != "");
     Problem fixed = p;

@@ -107,7 +107,13 @@ bool goes_by_tiles(const Problem& problem, const attn::AttendParams& params, boo
   // 433 and 420, 811 and 821.
   if (cascade) return true;
   const BatchSplit batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
-  return batch.num_decodes > 0 && batch.num_prefills > 0 &&
+  // Tiles of prefills take longer in a list than by themselves, which pays where there is a decode
+  // for every multiprocessor to read beside them. One NVIDIA H200, 2026-12-01, decodes of 16k keys
+  // beside a prefill of 8,192 tokens, by a list and as rows of the prefill's launch: one 855 and
+  // 744 us, four 869 and 800; one of 8k keys 794 and 744.
+  const bool has_many =
+      std::int64_t{batch.num_decodes} * params.num_kv_heads >= std::int64_t{ops.num_sms()};
+  return has_many && batch.num_prefills > 0 &&
          !decode_ends_last(apart_question(problem, params, batch.num_decodes, ops.num_sms()));
 }
 

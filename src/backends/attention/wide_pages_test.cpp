@@ -121,14 +121,15 @@ TEST_CASE("where converting is not what attention over codes does, codes stay") 
   CHECK(run_wide(prompts(), "FLASH_ATTN").calls == " codes 0-5");  // its queries are codes too
 }
 
-TEST_CASE("converting pays where keys are read by four tiles of rows") {
+TEST_CASE("converting pays where keys are read by more than two tiles of rows") {
   using Batch = std::vector<Request>;
   constexpr std::int64_t kKey = 4096;  // bytes
   CHECK(wide_pages_pay(Batch(2, {8192, 8192}), 4, -1, kKey));
   CHECK(wide_pages_pay(Batch(64, {512, 512}), 4, -1, kKey));
-  CHECK_FALSE(wide_pages_pay(Batch(64, {128, 128}), 4, -1, kKey));
-  CHECK(wide_pages_pay({{256, 16384}}, 4, -1, kKey));
-  CHECK_FALSE(wide_pages_pay({{128, 16384}}, 4, -1, kKey));
+  CHECK(wide_pages_pay(Batch(64, {128, 128}), 4, -1, kKey));
+  CHECK_FALSE(wide_pages_pay(Batch(64, {64, 64}), 4, -1, kKey));
+  CHECK(wide_pages_pay({{128, 16384}}, 4, -1, kKey));
+  CHECK_FALSE(wide_pages_pay({{96, 16384}}, 4, -1, kKey));
   // Decodes whose keys would be converted as well.
   Batch mixed(60, {1, 4096});
   mixed.resize(64, {1024, 3072});

@@ -11,6 +11,7 @@ constexpr std::int64_t kMostKeys = 8192;
 constexpr std::int64_t kMostKeysElsewhere = 4096;
 constexpr std::int64_t kMostKeysOfInt8 = 2048;  // of 128 columns
 constexpr std::int64_t kMostKeysOfPieces = 1024;
+constexpr std::int64_t kMostKeysOfWidePieces = 2048;  // of 256 columns
 /// Up to so many, tiles of 64 keys leave out more of those that no row sees: P of 16 bits, 128 x
 /// 256 of D128 by 80 keys 312 us, by 64 291, 32 x 1,024 529 and 540.
 constexpr std::int64_t kFewKeys = 512;
@@ -62,10 +63,13 @@ std::optional<CodePrompt> int8_prompt(const attn::AttendParams& params) {
 }  // namespace
 
 bool sums_by_pieces(const attn::AttendParams& params) {
-  return has_e4m3_products(params) && params.fast_fp8_sums == 0 && is_size(params, 128) &&
+  // Heads of 256 columns have pieces in any case.
+  const bool is_measured = is_size(params, 64) || is_size(params, 128) || is_size(params, 256);
+  const std::int64_t most = is_size(params, 256) ? kMostKeysOfWidePieces : kMostKeysOfPieces;
+  return has_e4m3_products(params) && params.fast_fp8_sums == 0 && is_measured &&
          is_paged(params) && is_causal(params) && !has_window(params) &&
          params.score.mm_ranges == nullptr && params.batch_invariant == 0 &&
-         hopper_ahead_misfit(params).empty() && keys_of_row(params) <= kMostKeysOfPieces;
+         hopper_ahead_misfit(params).empty() && keys_of_row(params) <= most;
 }
 
 std::optional<CodePrompt> code_prompt(const attn::AttendParams& params, const HopperPlan& forms) {
@@ -77,8 +81,9 @@ std::optional<CodePrompt> code_prompt(const attn::AttendParams& params, const Ho
   }
   if (has_int8_scores(params)) return int8_prompt(params);
   if (has_wide_values(params)) return wide_prompt(params);
-  if (sums_by_pieces(params)) return CodePrompt{96, 2, false, false, false};
-  return std::nullopt;
+  if (!sums_by_pieces(params)) return std::nullopt;
+  if (is_size(params, 128)) return CodePrompt{96, 2, false, false, false};
+  return CodePrompt{is_size(params, 64) ? 96 : 64, 3, false, false, false};
 }
 
 }  // namespace attnbench::cuda

@@ -61,7 +61,11 @@ TEST_CASE("prompts of few keys in e4m3 with P of 16 bits are done ahead") {
 TEST_CASE("prompts of few keys in e4m3 with P in e4m3 have sums by pieces") {
   CHECK(text(Codes::kE4M3, 1024) == "192x96, 2 stages, ahead");
   CHECK(text(Codes::kE4M3, 1025) == "192x128, 2 stages, turns, apart");
-  CHECK(text(Codes::kE4M3, 512, 64) == "192x192, 2 stages, turns, apart");
+  CHECK(text(Codes::kE4M3, 1024, 64) == "192x96, 3 stages, ahead");
+  CHECK(text(Codes::kE4M3, 1025, 64) == "192x192, 2 stages, turns, apart");
+  CHECK(text(Codes::kE4M3, 2048, 256) == "128x64, 3 stages, ahead");
+  CHECK(text(Codes::kE4M3, 2049, 256) == "128x96, 2 stages");
+  CHECK(text(Codes::kE4M3, 512, 96) == "192x128, 2 stages, turns, apart");
   HopperProblem fast = prompt(Codes::kE4M3, 512);
   fast.params.fast_fp8_sums = 1;
   CHECK(text(fast) == "192x96, 3 stages");
