@@ -184,6 +184,26 @@ struct HopperPlace {
     for (int k = 0; k < kOutputBlocks / 2; ++k) pack_weights<Config::kOutput>(o[0], k, packed[k]);
   }
 
+  /// This lane's four neighbouring columns of [16 k, 16 k + 16) of one of its rows, where columns
+  /// of e4m3 products lie apart (code_row()); those from 4 (lane % 4) on.
+  __device__ __forceinline__ static uint2 parted_columns(const Output& o, int k, int half) {
+    const int i = half * 2;
+    return {pack<Config::kOutput>(o[0][2 * k][i], o[0][2 * k + 1][i]),
+            pack<Config::kOutput>(o[0][2 * k][i + 1], o[0][2 * k + 1][i + 1])};
+  }
+  /// Those as columns [16 at, 16 at + 16) of the lines of a warp's staging.
+  __device__ __forceinline__ void stage_parted(const Output& o, int k, unsigned char* staging,
+                                               int at) const {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    const int piece = 2 * at + lane() % 4 / 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const u32 place =
+          swizzled<kSpan>(static_cast<u32>(RowsByKeys::row(half) * kSpan + piece * 16));
+      *reinterpret_cast<uint2*>(staging + place + lane() % 2 * 8) = parted_columns(o, k, half);
+    }
+  }
+
   /// Rows of 16 bits by way of the query's place in shared memory, so that neighbouring lanes write
   /// neighbouring pieces of 16 bytes.
   __device__ __forceinline__ void store_wide(const Output& o) const {
@@ -193,14 +213,11 @@ struct HopperPlace {
       unsigned char* const to = shape.memory + Shape::query_offset(consumer, query_stage());
 #pragma unroll
       for (int k = 0; k < kOutputBlocks / 2; ++k) {
-        // Four neighbouring columns, code_row().
         const int piece = 2 * k + lane() % 4 / 2;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const u32 place = line_offset<kSpan>(warp_row() + RowsByKeys::row(half), piece);
-          *reinterpret_cast<uint2*>(to + place + lane() % 2 * 8) = uint2{
-              pack<Config::kOutput>(o[0][2 * k][half * 2], o[0][2 * k + 1][half * 2]),
-              pack<Config::kOutput>(o[0][2 * k][half * 2 + 1], o[0][2 * k + 1][half * 2 + 1])};
+          *reinterpret_cast<uint2*>(to + place + lane() % 2 * 8) = parted_columns(o, k, half);
         }
       }
     } else {
@@ -303,9 +320,13 @@ struct HopperPlace {
       if (chunk > 0) __syncwarp();
 #pragma unroll
       for (int k = 0; k < kBlocks; ++k) {
-        u32 block[4];
-        pack_weights<Config::kOutput>(o[0], chunk * kBlocks + k, block);
-        store_matrices(first ^ static_cast<u32>(k * 32), block);
+        if constexpr (Shape::kTransposes) {
+          stage_parted(o, chunk * kBlocks + k, shape.memory + offset, k);
+        } else {
+          u32 block[4];
+          pack_weights<Config::kOutput>(o[0], chunk * kBlocks + k, block);
+          store_matrices(first ^ static_cast<u32>(k * 32), block);
+        }
       }
       __syncwarp();
       const bool has_columns = (chunk * kPieces + piece) * 8 < Config::kOutputColumns;

@@ -263,10 +263,10 @@ TEST_CASE("decodes beside prefills go by a list in every layout, unless one woul
     CHECK(fact_of(listed.facts, "path") ==
           (is_triton ? "2d, by a list of tiles" : "one varlen call"));
     Problem late = p;
-    late.batch.front().seq_len = 300;
+    late.batch.front().seq_len = 400;
     CHECK(run_apart(late, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
     Problem few = p;
-    few.batch.erase(few.batch.begin(), few.batch.begin() + 10);
+    few.batch.erase(few.batch.begin(), few.batch.begin() + 40);
     CHECK(run_apart(few, ApartUse::kNever, name, TileUse::kWhereItPays).calls != "");
     // Nor where the device has no lists, or bytes may not depend on the batch.
     CHECK(run_apart(p, ApartUse::kNever, name).calls != "");

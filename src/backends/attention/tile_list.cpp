@@ -107,12 +107,14 @@ bool goes_by_tiles(const Problem& problem, const attn::AttendParams& params, boo
   // 433 and 420, 811 and 821.
   if (cascade) return true;
   const BatchSplit batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
-  // Tiles of prefills take longer in a list than by themselves, which pays where there is a decode
-  // for every multiprocessor to read beside them. One NVIDIA H200, 2026-12-01, decodes of 16k keys
-  // beside a prefill of 8,192 tokens, by a list and as rows of the prefill's launch: one 855 and
-  // 744 us, four 869 and 800; one of 8k keys 794 and 744.
+  // Tiles of prefills take longer in a list than by themselves, which pays where half of the
+  // multiprocessors have a decode to read beside them. One NVIDIA H200, 2026-12-01, 8 KV heads, by
+  // a list, with the decodes in a launch of their own, and all as rows of the prefill's launch, us:
+  // one decode of 8k keys beside a prefill of 8,192 tokens 794, 752, 744; one of 16k 855, 761, 744;
+  // four of 16k 869, 812, 800; 20 of 4k 780, 821, 934; 30 of 1k 747, 770, 987. 12 of 4k beside four
+  // chunks of 1,024 303, 346, 350; 12 of 8k beside two prefills of 2,048 189, 228, 230.
   const bool has_many =
-      std::int64_t{batch.num_decodes} * params.num_kv_heads >= std::int64_t{ops.num_sms()};
+      std::int64_t{2} * batch.num_decodes * params.num_kv_heads >= std::int64_t{ops.num_sms()};
   return has_many && batch.num_prefills > 0 &&
          !decode_ends_last(apart_question(problem, params, batch.num_decodes, ops.num_sms()));
 }

@@ -38,8 +38,8 @@ ApartQuestion apart_question(const Problem& problem, const attn::AttendParams& p
 
 /// Whether the problem goes by a list: where the device always takes lists, or where one launch is
 /// faster than others: shared prefixes that are attended apart (`cascade`), or decodes in front of
-/// prefills, up to head sizes of 128, with a tile of a decode for every multiprocessor, none of
-/// which would end long after all others, since a list does not split the keys of a decode.
+/// prefills, up to head sizes of 128, with a tile of a decode for every other multiprocessor, none
+/// of which would end long after all others, since a list does not split the keys of a decode.
 bool goes_by_tiles(const Problem& problem, const attn::AttendParams& params, bool cascade,
                    const Ops& ops);
 

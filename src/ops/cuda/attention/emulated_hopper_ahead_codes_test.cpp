@@ -47,6 +47,19 @@ struct PiecesAhead128 : Ahead128 {
   static constexpr int kPromote = 1;
   static constexpr int kSums = 32;
 };
+/// Outputs by way of the warps' staging, of columns that lie apart.
+struct PiecesAhead256 : PiecesAhead128 {
+  static constexpr int kHeadSize = 256;
+  static constexpr int kVHeadSize = 256;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 3;
+};
+struct PiecesAhead64 : PiecesAhead128 {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kStages = 3;
+};
 const std::string kPieces = "consumers=3:tile_n=96:ping_pong=0";
 
 /// Several row tiles of every request, of whose last some consumers have no rows.
@@ -63,6 +76,9 @@ TEST_CASE("the Hopper kernel on emulated threads works ahead over codes") {
   check<WideAhead128>(c, brief);
   check<WideLate128>(c, brief);
   check<PiecesAhead128>(several_tiles(hopper_codes("e4m3, ahead", 128, 128, 16)), kPieces);
+  check<PiecesAhead256>(several_tiles(hopper_codes("e4m3, ahead, d256", 256, 256, 16)),
+                        "consumers=2:tile_n=64:ping_pong=0");
+  check<PiecesAhead64>(several_tiles(hopper_codes("e4m3, ahead, d64", 64, 64, 16)), kPieces);
   AttendCase windows = c;
   windows.window_left = 50;
   check<WideLateLeft128>(windows, brief);
@@ -89,6 +105,7 @@ struct Level2Ahead : Ragged128 {
   static constexpr attn::Element kQuery = attn::Element::kI8;
   static constexpr attn::Element kKeyValue = attn::Element::kI8;
   static constexpr attn::Element kInt8Value = attn::Element::kBF16;
+  static constexpr int kTileN = 64;
   static constexpr int kBlockSize = 16;
   static constexpr bool kLeft = false;
   static constexpr bool kPersistent = true;
@@ -96,6 +113,7 @@ struct Level2Ahead : Ragged128 {
 };
 struct Level1Ahead : Level2Ahead {
   static constexpr attn::Element kInt8Value = attn::Element::kI8;
+  static constexpr int kTileN = 80;
   static constexpr bool kKeepColumns = true;
   static constexpr bool kLateOutput = true;
 };
