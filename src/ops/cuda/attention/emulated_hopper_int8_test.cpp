@@ -72,7 +72,8 @@ struct Level1D64 : Level1 {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
   static constexpr int kTileN = 128;
-  static constexpr bool kPingPong = true;
+  static constexpr int kStages = 3;
+  static constexpr bool kBounds = true;
   static constexpr int kBlockSize = 32;
 };
 struct Level2D96 : Level2 {
