@@ -212,7 +212,8 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
            << ' ' << host << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison "
            << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
-           << prepared << "\ntakes a rope apart\nwants wide pages\nfuses a query\nfuses an output\n";
+           << prepared
+           << "\ntakes a rope apart\nwants wide pages\nfuses a query\nfuses an output\n";
   CHECK(lines(inner.calls) == expected.str());
 }
 
