@@ -65,23 +65,12 @@ ApartRun run_apart(Problem p, ApartUse use, const std::string& name = "FLASH_ATT
   ApartCpu ops(*run.ops, use, tiles);
   const std::unique_ptr<Pipeline> pipeline =
       find_backend(name)->prepare(p, run.backend_inputs, ops);
-  pipeline->poison_outputs();
   ApartRun result;
-  for (const Step& step : pipeline->steps()) {
-    step.run();
-    result.steps += " " + step.name;
-  }
-  ops.synchronize();
+  result.output = checked_output(p, name, run, *pipeline, ops);
+  for (const Step& step : pipeline->steps()) result.steps += " " + step.name;
   result.calls = ops.calls;
   result.asked_about = ops.asked_about;
   result.facts = pipeline->facts();
-  result.output = pipeline->read_output(true);
-  INFO(describe(p, name));
-  const ReferenceOutput reference = reference_of(p, name, run);
-  const double tolerance = output_tolerance(p, name);
-  CHECK(difference(result.output.output, reference.output, tolerance, tolerance) == "");
-  CHECK(difference(result.output.lse.value(), reference.lse, 1e-3, 1e-5) == "");
-  CHECK(result.output.defect == "");
   return result;
 }
 

@@ -127,6 +127,22 @@ inline std::string describe(const Problem& p, const std::string& name) {
       static_cast<int>(a.sinks), p.cascade.common_prefix_len, batch);
 }
 
+/// What `pipeline` gives on `ops` from the inputs of `run`, checked against the reference.
+inline PipelineOutput checked_output(const Problem& p, const std::string& name, const Run& run,
+                                     Pipeline& pipeline, Ops& ops) {
+  pipeline.poison_outputs();
+  for (const Step& step : pipeline.steps()) step.run();
+  ops.synchronize();
+  PipelineOutput output = pipeline.read_output(true);
+  INFO(describe(p, name));
+  const ReferenceOutput reference = reference_of(p, name, run);
+  const double tolerance = output_tolerance(p, name);
+  CHECK(difference(output.output, reference.output, tolerance, tolerance) == "");
+  CHECK(difference(output.lse.value(), reference.lse, 1e-3, 1e-5) == "");
+  CHECK(output.defect == "");
+  return output;
+}
+
 /// Runs one backend and checks output, LSE, cache bytes, padding rows and repeatability.
 inline void expect_agreement(Problem p, const std::string& name) {
   finish(p);

@@ -48,17 +48,8 @@ WideRun run_wide(Problem p, const std::string& name, bool wants = true) {
   WideCpu ops(*run.ops, wants);
   const std::unique_ptr<Pipeline> pipeline =
       find_backend(name)->prepare(p, run.backend_inputs, ops);
-  pipeline->poison_outputs();
-  for (const Step& step : pipeline->steps()) step.run();
-  ops.synchronize();
-  WideRun result{ops.calls, pipeline->facts(), pipeline->read_output(true)};
-  INFO(describe(p, name));
-  const ReferenceOutput reference = reference_of(p, name, run);
-  const double tolerance = output_tolerance(p, name);
-  CHECK(difference(result.output.output, reference.output, tolerance, tolerance) == "");
-  CHECK(difference(result.output.lse.value(), reference.lse, 1e-3, 1e-5) == "");
-  CHECK(result.output.defect == "");
-  return result;
+  PipelineOutput output = checked_output(p, name, run, *pipeline, ops);
+  return {ops.calls, pipeline->facts(), std::move(output)};
 }
 
 /// 4 heads on each KV head, so that prompts of 400 tokens are nine tiles of rows.

@@ -148,8 +148,7 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && wants_registers(forms)) return false;
   if (operand_bytes(params) == 1) return code_prompt(params, forms).has_value();
-  return params.batch_invariant == 0 && key_bytes(params) == 2 &&
-         keys_of_row(params) <= most_ahead_tokens(params, forms) &&
+  return params.batch_invariant == 0 && keys_of_row(params) <= most_ahead_tokens(params, forms) &&
          hopper_ahead_misfit(params).empty();
 }
 
