@@ -83,11 +83,30 @@ struct HopperConsumer : HopperFewRows<Config> {
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
   __device__ __forceinline__ DueRescale weigh_capped(Registers& r, int first_key,
                                                      bool masked) const {
+    const SoftCap& cap = shape.grid.cap;
     if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key, 0.0f);
-    cap_scores<Config::kCap>(r.s, shape.grid.cap);
-    if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
-    if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
-    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state, [](int, int, float) {});
+    float most[2];
+    bound_scores(r.s, most);
+    const float most_of_both = fmaxf(most[0], most[1]);
+    if (masked) {
+      cap_scores<Config::kCap>(r.s, most_of_both, {0.0f, 0.0f}, cap);
+      mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
+      return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state, [](int, int, float) {});
+    }
+    // A capped score is at most what it would be without, and at most the cap.
+    most[0] = fminf(most[0] * cap.series[0], cap.outer);
+    most[1] = fminf(most[1] * cap.series[0], cap.outer);
+    const DueRescale due = raise_bases<false>(most, r.state, [&](float(&exact)[2]) {
+      largest_scores(r.s, exact);
+      exact[0] = cap_score(exact[0], cap);
+      exact[1] = cap_score(exact[1], cap);
+    });
+    // Why: a row that has seen no key has base -inf, and (-inf) - (-inf) is NaN.
+    const float bases[2] = {r.state.base[0][0] == kNegInf ? 0.0f : r.state.base[0][0],
+                            r.state.base[0][1] == kNegInf ? 0.0f : r.state.base[0][1]};
+    cap_scores<Config::kCap>(r.s, most_of_both, bases, cap);
+    weigh_exponents(r.s, r.state);
+    return due;
   }
   /// With slopes of ALiBi for keys by their positions.
   __device__ __forceinline__ DueRescale weigh_biased(Registers& r, int first_key,
@@ -97,13 +116,16 @@ struct HopperConsumer : HopperFewRows<Config> {
     for (int half = 0; half < 2; ++half) {
       const Row& row = rows()[RowsByKeys::row(half)];
       bias.slope[half] = row.slope;
-      bias.start[half] =
-          row.slope * static_cast<float>(first_key + RowsByKeys::key(0, 0) - row.position);
+      const int from = Shape::kSlopeProducts ? first_key + Config::kTileN - 1
+                                             : first_key + RowsByKeys::key(0, 0);
+      bias.start[half] = row.slope * static_cast<float>(from - row.position);
     }
+    const float factor = shape.params.score.softmax_scale * kLog2E;
     if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
-    add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
+    if constexpr (!Shape::kSlopeProducts) add_slopes(r.s, factor, bias);
     if (masked) mask_scores<Config::kLeft, Shape::kIsShort>(r.s, rows(), first_key);
-    return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
+    return weigh_from<Config::kBounds>(r.s, Shape::kSlopeProducts ? factor : 1.0f, bias.start,
+                                       r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
 #pragma unroll
@@ -197,8 +219,14 @@ struct HopperConsumer : HopperFewRows<Config> {
     await(shape.key_full(keys.stage), keys.parity);
     fence_scores_to_come(r);
     wgmma_fence();
-    queue_scores(r, key);
+    this->template queue_scores<Shape::kSlopeProducts>(r, key);
     meanwhile();
+    if constexpr (Shape::kSlopeProducts) {
+      this->set_slopes(r);
+      wgmma_fence();
+      this->queue_slopes(r);
+      close_product_group();
+    }
     await_products<0>();
     fence_scores(r);
     leave(shape.key_empty(keys.stage));
@@ -415,7 +443,6 @@ struct HopperConsumer : HopperFewRows<Config> {
       float& base = bases[half];
       sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
       base = r.state.base[0][half];
-      if constexpr (Config::kOneBase) base = sum == 0.0f ? kNegInf : 0.0f;
       float kept = 1.0f;
       if (has_sink && params.score.sinks != nullptr) {
         const int row = RowsByKeys::row(half);

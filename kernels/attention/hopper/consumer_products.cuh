@@ -83,9 +83,10 @@ struct HopperProducts : HopperPlace<Config> {
     float row_factor[2];                             // likewise, of a thread's rows
     float o[1][kValueBlocks][4];
     u32 p[kValueSteps][4];
-    float sums[kSumBlocks][4];  // on their way to O; kPromotes only
-    u32 unpromoted;             // tiles in them; 0: what they hold counts for nothing
-    float factor;               // of scores: the scale, log2(e) and that of the keys
+    float sums[kSumBlocks][4];                  // on their way to O; kPromotes only
+    u32 slopes[Shape::kSlopeProducts ? 4 : 1];  // of ALiBi, as a left operand: set_slopes()
+    u32 unpromoted;  // tiles in them; 0: what they hold counts for nothing
+    float factor;    // of scores: the scale, log2(e) and that of the keys
     SoftmaxState<1> state;
   };
 
@@ -134,6 +135,35 @@ struct HopperProducts : HopperPlace<Config> {
     return __shfl_sync(0xFFFFFFFFu, stage, 0);
   }
 
+  /// A thread's slopes as terms of bf16, in units of scores. A left operand has its rows' columns
+  /// 2t and 2t + 1 in thread t of the four that share them, and columns from 8 on in other
+  /// registers.
+  __device__ __forceinline__ void set_slopes(Registers& r) const {
+    if constexpr (Shape::kSlopeProducts) {
+      const float unit = shape.params.score.softmax_scale * kLog2E;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float slope = rows()[RowsByKeys::row(half)].slope / unit;
+        const u32 first = pack<Element::kBF16>(slope, 0.0f);
+        const float second = slope - float_from_bits(first << 16);
+        const u32 two = pack<Element::kBF16>(slope, second);
+        const u32 third = pack<Element::kBF16>(second - float_from_bits(two & 0xFFFF0000u), 0.0f);
+        r.slopes[half] = lane() % 4 == 0 ? two : (lane() % 4 == 1 ? third : 0u);
+        r.slopes[2 + half] = 0;
+      }
+    }
+  }
+  /// After the products of the scores: what is largest is added last.
+  __device__ __forceinline__ void queue_slopes(Registers& r) const {
+    if constexpr (Shape::kSlopeProducts) {
+      multiply_registers<Element::kBF16>(
+          r.s, r.slopes,
+          mn_major_form(distance_layout()) |
+              operand_address(shape.base + Shape::kLayout.distances));
+    }
+  }
+  /// kSlopesLater: a row tile's slopes are not known yet.
+  template <bool kSlopesLater = false>
   __device__ __forceinline__ void queue_scores(Registers& r, u64 key) const {
     constexpr u64 kQueryForm = k_major_form(Shape::kQueryLayout);
     const u64 query = kQueryForm | operand_address(this->query());
@@ -151,6 +181,7 @@ struct HopperProducts : HopperPlace<Config> {
         multiply_shared<Config::kQuery>(r.s, left, right, k > 0 ? 1u : 0u);
       }
     }
+    if constexpr (!kSlopesLater) queue_slopes(r);
     close_product_group();
   }
   /// Before the product of a tile's scores, and when it has ended.

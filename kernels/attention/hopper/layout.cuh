@@ -26,7 +26,8 @@ struct HopperTile {
                         // 2; its products take 2. 0: other scores
   int beside = 0;       // of a list whose tiles of few rows are done by warps beside the consumers
                         // (beside.cuh): stages of each of these; 0: there are none
-  bool wide_values = false;  // of e4m3 scores: weights keep 16 bits, and so values become f16
+  bool wide_values = false;     // of e4m3 scores: weights keep 16 bits, and so values become f16
+  bool slope_products = false;  // ALiBi is a product of slopes and distances: kDistanceRows
 };
 
 ATTN_FN constexpr int value_operand_bytes(const HopperTile& tile) {
@@ -156,6 +157,16 @@ constexpr int kHopperAlignment = 1024;
 /// Where the producer leaves a row tile for the consumers (HandedItem), where it works ahead.
 constexpr int kItemBytes = 128;
 
+/// The right operand by which slopes of ALiBi get into the scores, bf16, as many columns as a tile
+/// has keys. The first kSlopeTerms rows are distances of keys from the tile's last one, for the
+/// terms that add up to a slope; the others are zero, since a step is 16 deep. Why the last one: a
+/// slope takes weight from keys that are far away, so that what large sums lose counts for little.
+constexpr int kDistanceRows = 16;
+constexpr int kSlopeTerms = 3;  // of bf16: 24 bits
+/// In boxes of 16 columns, as values lie that the products read across their lines.
+ATTN_FN constexpr OperandLayout distance_layout() { return lines_layout(32, kDistanceRows); }
+ATTN_FN constexpr int key_distance(int key, int tile_n) { return key - (tile_n - 1); }
+
 /// Bundles of a list that are announced and not yet read by all.
 constexpr int kQueueStages = 2;
 
@@ -176,6 +187,7 @@ struct HopperLayout {
   int staging_bytes;  // their way to memory, where queries have one place; 0: by way of that place
   int beside;         // [kBesideWarps][beside stages] keys and values of kBesideKeys
   int beside_bytes;   // from stage to stage
+  int distances;      // of ALiBi by products, [kDistanceRows, tile_n]
   int key_scales;     // of int8 scores, f32 [tile_n] a stage of codes
   int rows;           // Row [64 * consumers]
   int tiles;          // RowTile of each consumer warp
@@ -230,7 +242,10 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   layout.beside = layout.staging + tile.consumers * 4 * aligned_bytes(layout.staging_bytes);
   layout.beside_bytes =
       tile.beside > 0 ? kBesideKeys * (columns + v_columns) * tile.operand_bytes : 0;
-  layout.key_scales = layout.beside + kBesideWarps * tile.beside * layout.beside_bytes;
+  layout.distances =
+      aligned_bytes(layout.beside + kBesideWarps * tile.beside * layout.beside_bytes);
+  layout.key_scales =
+      layout.distances + (tile.slope_products ? kDistanceRows * tile.tile_n * 2 : 0);
   layout.rows = layout.key_scales + (tile.int8_values != 0 ? kCodeStages * tile.tile_n * 4 : 0);
   layout.tiles = layout.rows + tile.consumers * kConsumerRows * 16;
   layout.items = layout.tiles + tile.consumers * 4 * 32;

@@ -120,6 +120,7 @@ __device__ __forceinline__ void run_hopper(const AttendParams& params, const Ten
     if constexpr (rope_columns<Config>() > 0) prefetch_map(*ropes);
     shape.init_barriers();
   }
+  shape.fill_constants();
   __syncthreads();
   run_hopper_roles<Config>(shape, keys, values, queries);
 }

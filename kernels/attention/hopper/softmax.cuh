@@ -128,10 +128,9 @@ __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], co
   return due;
 }
 
-/// s -> P = 2^s, for exponents so small that no row needs a base of its own (HopperPlan::one_base).
+/// s -> P = 2^s, row sums grow.
 template <int kKeyBlocks>
-__device__ __forceinline__ DueRescale weigh_bounded(float (&s)[kKeyBlocks][4],
-                                                    SoftmaxState<1>& state) {
+__device__ __forceinline__ void weigh_exponents(float (&s)[kKeyBlocks][4], SoftmaxState<1>& state) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float even = 0.0f;
@@ -145,11 +144,11 @@ __device__ __forceinline__ DueRescale weigh_bounded(float (&s)[kKeyBlocks][4],
     }
     state.sum[0][half] += even + odd;
   }
-  return {false, {1.0f, 1.0f}};
 }
 
 /// ALiBi of a thread's two rows in a tile: slope times a key's distance from the thread's first
-/// one, and what that one itself has. Apart, as the second part is added together with the base.
+/// one, or of products from the tile's last one, and what that one itself has. Apart, as the second
+/// part is added together with the base.
 struct KeyBias {
   float slope[2];
   float start[2];
@@ -169,19 +168,20 @@ __device__ __forceinline__ void add_slopes(float (&s)[kKeyBlocks][4], float fact
   }
 }
 
-/// s -> P = 2^(s + start - base), row sums grow; `start` is of a thread's rows.
+/// s -> P = 2^(s * factor + start - base), row sums grow; `factor` is > 0, `start` of a thread's
+/// rows.
 template <bool kBounds, int kKeyBlocks>
-__device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], const float (&start)[2],
-                                                 SoftmaxState<1>& state) {
+__device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], float factor,
+                                                 const float (&start)[2], SoftmaxState<1>& state) {
   float most[2];
   most_scores<kBounds>(s, most);
-  most[0] += start[0];
-  most[1] += start[1];
+  most[0] = fmaf(most[0], factor, start[0]);
+  most[1] = fmaf(most[1], factor, start[1]);
   const DueRescale due = raise_bases<false>(most, state, [&](float(&exact)[2]) {
     if constexpr (kBounds) {
       largest_scores(s, exact);
-      exact[0] += start[0];
-      exact[1] += start[1];
+      exact[0] = fmaf(exact[0], factor, start[0]);
+      exact[1] = fmaf(exact[1], factor, start[1]);
     }
   });
 #pragma unroll
@@ -192,8 +192,8 @@ __device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], cons
     float odd = 0.0f;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n) {
-      s[n][half * 2] = exp2_fast(s[n][half * 2] + from);
-      s[n][half * 2 + 1] = exp2_fast(s[n][half * 2 + 1] + from);
+      s[n][half * 2] = exp2_fast(fmaf(s[n][half * 2], factor, from));
+      s[n][half * 2 + 1] = exp2_fast(fmaf(s[n][half * 2 + 1], factor, from));
       even += s[n][half * 2];
       odd += s[n][half * 2 + 1];
     }

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     if constexpr (HopperShape<Config>::kStoresBoxes) prefetch_map(outputs);
   }
   if (threadIdx.x == 0) shape.init_barriers();
+  shape.fill_constants();
   allow_next_kernel();
   __syncthreads();
   run_hopper_roles<Config>(shape, keys, values, queries);

@@ -10,6 +10,7 @@
 #include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/packed.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
 
@@ -138,10 +139,11 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// not of codes) · kLateOutput (with kAhead, where the next queries have a place of their own: an
 /// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
-/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
-/// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds, kOrdered, kSums
+/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kSlopes
+/// (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds, kOrdered, kSums
 /// (HopperPlan::fits_tiles, bounds, ordered, sums) · kGroup, where there is one: group_of() ·
-/// kRopeColumns, where there is one: rope_columns(), of contiguous keys of 16 bits
+/// kRopeColumns, where there is one: rope_columns(), of contiguous keys of 16 bits ·
+/// kSlopeProducts, where there is one (with kSlopes): HopperTile::slope_products
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -157,12 +159,15 @@ struct HopperShape {
       kWideValues || (kInt8 && Config::kInt8Value == Element::kI8) ? Element::kF16
       : kInt8                                                      ? Config::kInt8Value
                                                                    : Config::kQuery;
+  /// Scores get what ALiBi adds from the tensor cores, along a tile: HopperPlan::slopes.
+  static constexpr bool kSlopeProducts = requires { Config::kSlopeProducts; };
+  static_assert(!kSlopeProducts || Config::kSlopes > 0);
   static constexpr int kValueStored = kInt8 ? kInt8Values : kStoredBytes;
   static constexpr HopperTile kTile{
       Config::kHeadSize,  Config::kVHeadSize, Config::kTileN, Config::kStages,
       Config::kConsumers, Config::kBlockSize, Config::kAhead, kBytes,
       kStoredBytes,       Config::kLine,      kInt8Values,    beside_stages<Config>(),
-      kWideValues};
+      kWideValues,        kSlopeProducts};
   static constexpr bool kTransposes = transposes_values(kTile);
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
@@ -177,9 +182,9 @@ struct HopperShape {
   static constexpr bool kLeavesEarly =
       kLayout.staging_bytes > 0 && Config::kWideStores && !has_tile_list<Config>();
   /// Forms that have registers to spare at the start and the end of a row tile.
-  static constexpr bool kIsPlain = Config::kWideStores && Config::kCap == 0 &&
-                                   Config::kSlopes == 0 && !Config::kScaleFirst &&
-                                   (!Config::kAhead || Config::kTileN <= 96);
+  static constexpr bool kIsPlain =
+      Config::kWideStores && Config::kCap == 0 && (Config::kSlopes == 0 || kSlopeProducts) &&
+      !Config::kScaleFirst && (!Config::kAhead || Config::kTileN <= 96);
   /// Whether these are as short as they can be: what consumers do of a tile is worked out by the
   /// dispatcher, masks are bits, outputs are cleared behind the first weights. Where a CTA does one
   /// row tile it would spill.
@@ -245,7 +250,6 @@ struct HopperShape {
   static_assert(!kWideValues || Config::kQuery == Element::kE4M3);
   static_assert(Config::kCap == 0 || (Config::kSoftCap && !Config::kScaleFirst && !kCodes));
   static_assert(Config::kSlopes == 0 || (!Config::kSoftCap && !Config::kScaleFirst && !kCodes));
-  static_assert(!Config::kOneBase || Config::kCap > 0);
   static_assert(!kTransposes || (Config::kTileN % 32 == 0 && Config::kVHeadSize % 16 == 0));
 
   const AttendParams& params;
@@ -355,6 +359,25 @@ struct HopperShape {
     }
     publish_barriers();
     publish_shared_writes();
+  }
+
+  /// What no tile changes of the operands, by all threads, before a barrier of all.
+  __device__ void fill_constants() const {
+    if constexpr (kSlopeProducts) {
+      constexpr int kPairs = Config::kTileN / 2;  // of a row
+      for (int i = static_cast<int>(threadIdx.x); i < kDistanceRows * kPairs; i += kThreads) {
+        const int row = i / kPairs;
+        const int key = i % kPairs * 2;
+        u32 pair = 0;
+        if (row < kSlopeTerms) {
+          pair = pack<Element::kBF16>(static_cast<float>(key_distance(key, Config::kTileN)),
+                                      static_cast<float>(key_distance(key + 1, Config::kTileN)));
+        }
+        *reinterpret_cast<u32*>(memory + kLayout.distances +
+                                operand_place<32>(distance_layout(), row, key * 2)) = pair;
+      }
+      publish_shared_writes();
+    }
   }
 
   /// Item `index` of the grid; whole warps. Without rows num_rows is 0 or less.

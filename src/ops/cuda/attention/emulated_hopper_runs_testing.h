@@ -45,7 +45,6 @@ struct Ragged128 {
   static constexpr bool kSoftCap = false;
   static constexpr bool kScaleFirst = false;
   static constexpr int kCap = 0;
-  static constexpr bool kOneBase = false;
   static constexpr int kSlopes = 0;
   static constexpr bool kFitTiles = false;
   static constexpr bool kBounds = false;
@@ -62,6 +61,13 @@ struct WithColumns : Config {
 
 inline std::string text(bool value) { return value ? "true" : "false"; }
 inline std::string text(int value) { return std::to_string(value); }
+
+/// HopperPlan's option of slopes.
+template <class Config>
+constexpr int slopes_option() {
+  if constexpr (requires { Config::kSlopeProducts; }) return 2;
+  return Config::kSlopes > 0 ? 1 : 0;
+}
 
 /// As a spec writes them, in its order.
 template <class Config>
@@ -92,7 +98,6 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kSoftCap),
                                         text(Config::kScaleFirst),
                                         text(Config::kCap),
-                                        text(Config::kOneBase),
                                         text(Config::kSlopes),
                                         text(Config::kFitTiles),
                                         text(Config::kBounds),
@@ -105,6 +110,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if (Config::kAhead) constants.push_back(text(params.num_heads / params.num_kv_heads));
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
   if constexpr (requires { Config::kWideValues; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kSlopeProducts; }) constants.push_back(text(true));
   if constexpr (requires { Config::kTail; }) constants.push_back(text(true));
   if constexpr (requires { Config::kRopeColumns; }) constants.push_back(text(Config::kRopeColumns));
   if constexpr (attn::has_tile_list<Config>()) {
@@ -203,6 +209,7 @@ int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
     run_emulated_cta(Shape::kThreads, kernel.shared_bytes, [&] {
       const Shape shape{params, grid, running_cta->shared(), 0, save, list, &outputs, &ropes};
       if (threadIdx.x == 0) shape.init_barriers();
+      shape.fill_constants();
       __syncthreads();
       attn::run_hopper_roles<Full>(shape, keys, values, queries);
     });
@@ -218,10 +225,10 @@ class EmulatedOps final : public ForwardingOps {
       : ForwardingOps(cpu),
         options_(options + (options.empty() ? "" : ":") +
                  fmt::format(
-                     "ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}:ordered={:d}:sums={}:"
+                     "ahead={:d}:bounds={:d}:cap={}:slopes={}:ordered={:d}:sums={}:"
                      "fixed_base={:d}:unroll={:d}:apart={:d}:late_output={:d}:tail={:d}:stages={}",
-                     Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
-                     Config::kOneBase, Config::kOrdered, Config::kSums, Config::kFixedBase,
+                     Config::kAhead, Config::kBounds, Config::kCap, slopes_option<Config>(),
+                     Config::kOrdered, Config::kSums, Config::kFixedBase,
                      requires { Config::kUnrolled; }, requires { Config::kApart; },
                      Config::kLateOutput, requires { Config::kTail; }, Config::kStages)) {}
 

@@ -368,7 +368,6 @@ TEST_CASE("the Hopper kernel on emulated threads has soft cap, ALiBi, sinks and 
 
 struct Capped : Paged128 {
   static constexpr bool kSoftCap = true;
-  static constexpr bool kOneBase = true;
   static constexpr int kCap = 1;
 };
 template <int kForm>
@@ -378,19 +377,12 @@ struct CappedBy : Capped {
 struct CappedWindow : CappedBy<2> {
   static constexpr bool kLeft = true;
 };
-/// A weight of f16 has no room for exponents without a base, and caps may be too large for it.
 struct CappedF16 : ShortTile {
   static constexpr attn::Element kQuery = attn::Element::kF16;
   static constexpr attn::Element kKeyValue = attn::Element::kF16;
   static constexpr attn::Element kOutput = attn::Element::kF16;
   static constexpr bool kSoftCap = true;
   static constexpr int kCap = 1;
-};
-struct HighCap : CappedBy<3> {
-  static constexpr bool kOneBase = false;
-};
-struct CappedFromBase : CappedBy<6> {
-  static constexpr bool kOneBase = false;
 };
 
 TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of any scores") {
@@ -406,9 +398,6 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
       check<CappedBy<2>>(c, long_tile + ":cap=2");
       check<CappedBy<3>>(c, long_tile + ":cap=3");
       check<CappedBy<4>>(c, long_tile + ":cap=4");
-      check<CappedBy<5>>(c, long_tile + ":cap=5");
-      check<CappedBy<6>>(c, long_tile + ":cap=6");
-      check<CappedFromBase>(c, long_tile);
       c.has_sinks = true;
       c.window_left = 30;
       check<CappedWindow>(c, long_tile + ":cap=2");
@@ -419,7 +408,7 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
   }
   AttendCase c = paged_batch("a cap of 60");
   c.soft_cap = 60.0f;
-  check<HighCap>(c, long_tile + ":cap=3");
+  check<CappedBy<3>>(c, long_tile + ":cap=3");
   c = paged_batch("soft cap, rows without keys");
   c.soft_cap = 20.0f;
   c.query_lens = {5, 70, 3};
@@ -499,6 +488,21 @@ struct BoundSlopes : KeySlopes {
   static constexpr bool kBounds = true;
 };
 
+struct OneSlopeProduct : OneSlope {
+  static constexpr bool kSlopeProducts = true;
+};
+struct TwoSlopeProducts : TwoSlopes {
+  static constexpr bool kSlopeProducts = true;
+};
+struct SlopeProductsF16 : OneSlopeProduct {
+  static constexpr attn::Element kQuery = attn::Element::kF16;
+  static constexpr attn::Element kKeyValue = attn::Element::kF16;
+  static constexpr attn::Element kOutput = attn::Element::kF16;
+};
+struct KeySlopeProducts : BoundSlopes {
+  static constexpr bool kSlopeProducts = true;
+};
+
 TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a tile") {
   const std::string options = "consumers=3:tile_n=80:slopes=1";
   AttendCase c = hopper_batch("slopes and sinks");
@@ -517,6 +521,28 @@ TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a til
   check<BoundSlopes>(c, options + ":bounds=1");
   c.softmax_scale = -0.1f;
   check<KeySlopes>(c, options);
+}
+
+TEST_CASE("the Hopper kernel on emulated threads has ALiBi by products of slopes and distances") {
+  const std::string options = "consumers=3:tile_n=80:slopes=2";
+  AttendCase c = hopper_batch("slope products and sinks");
+  c.alibi = attn::Alibi::kContextRelative;
+  c.has_sinks = true;
+  check<OneSlopeProduct>(c, options);
+  c.group = 7;
+  check<TwoSlopeProducts>(c, options);
+  c = hopper_batch("slope products, f16");
+  c.alibi = attn::Alibi::kContextRelative;
+  c.query = c.cache = c.output = Dtype::kF16;
+  check<SlopeProductsF16>(c, options);
+  c = paged_batch("slope products and a window");
+  c.alibi = attn::Alibi::kKeyIndex;
+  c.group = 8;
+  c.window_left = 70;
+  check<KeySlopeProducts>(c, options + ":bounds=1");
+  // Scores of a negative scale are largest where they are least.
+  c.softmax_scale = -0.1f;
+  check<BoundSlopes>(c, options + ":bounds=1");
 }
 
 struct Persistent : Paged128 {

@@ -261,10 +261,7 @@ inline std::vector<HopperCase> hopper_feature_cases() {
     AttendCase c = hopper_batch("hopper d128 soft cap", 128, 128, 16);
     c.soft_cap = 3.0f;
     c.has_large_queries = has_large_queries;
-    for (const int form : {1, 2, 3, 4, 5, 6}) {
-      add(c, fmt::format(":tile_n=80:cap={}:one_base=1", form));
-    }
-    add(c, ":tile_n=80:cap=6");
+    for (const int form : {1, 2, 3, 4}) add(c, fmt::format(":tile_n=80:cap={}", form));
     c.has_sinks = true;
     c.window_left = 50;
     add(c, ":tile_n=80:cap=2:fit=1");
@@ -274,7 +271,7 @@ inline std::vector<HopperCase> hopper_feature_cases() {
   AttendCase c = hopper_batch("hopper d64 soft cap", 64, 64, 16);
   c.soft_cap = 20.0f;
   add(c, ":tile_n=128:ping_pong=1:cap=2:ahead=0");
-  add(c, ":tile_n=128:ping_pong=1:cap=5:ahead=0");
+  add(c, ":tile_n=128:ping_pong=1:cap=3:ahead=0");
   c = hopper_batch("hopper d128 alibi and sinks");
   c.alibi = attn::Alibi::kContextRelative;
   c.has_sinks = true;

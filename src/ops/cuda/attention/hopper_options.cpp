@@ -53,10 +53,12 @@ constexpr std::array kHopperOptions = {
     HopperOption{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     HopperOption{"apart", 0, 1, 1, [](HopperPlan& plan, int n) { plan.apart = n != 0; },
                  kOfPrefill},
-    HopperOption{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }, kOfPrefill},
-    HopperOption{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; },
-                 kOfPrefill},
-    HopperOption{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
+    HopperOption{"cap", 0, 4, 1, [](HopperPlan& plan, int n) { plan.cap = n; }, kOfPrefill},
+    HopperOption{"slopes", 0, 2, 1,
+                 [](HopperPlan& plan, int n) {
+                   plan.slopes = n;
+                   plan.tile.slope_products = n == 2;
+                 }},
     HopperOption{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; },
                  kOfPrefill},
     HopperOption{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},

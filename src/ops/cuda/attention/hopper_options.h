@@ -26,15 +26,15 @@ std::string apply_hopper_options(std::string_view options, HopperPlan* plan,
 /// Whether a forced kernel's name asks for a tuning of this one,
 /// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70: 64 to 256 in steps
 /// of 16 is possible"). Options: tile_n (a multiple of 16, of e4m3 products 32, 64 to 256), stages
-/// (2 to 4), persistent, ahead (which is persistent), slopes (0, 1: linear ALiBi by distances in a
-/// tile), bounds, ordered (0, 1), of e4m3 products sums (0 to 128, a multiple of 16) and with
-/// values of up to 128 columns promote (1 to 16 tiles), of int8 products add_floats, and of codes
-/// that are converted keep_columns (0, 1); unroll (0, 1). Of prefill alone: consumers (1 to 3),
-/// line (0, 64, 128; of 16 bits), apart (0, 1: of e4m3 products), ping_pong, late_output (with
-/// ahead), fixed_base, reverse, tail (0, 1), group (from 1), cap (0 to 6: the form of a soft cap),
-/// one_base (0, 1: with a form), fit (0, 1: windows over pages, fits_tiles). Of a list of tiles
-/// alone: few (0, 1), beside (0 to 4: stages of the warps that do tiles of few rows beside the
-/// consumers, 0: the consumers do them), shares (0, 1).
+/// (2 to 4), persistent, ahead (which is persistent), slopes (0 to 2: linear ALiBi by distances in
+/// a tile or by products), bounds, ordered (0, 1), of e4m3 products sums (0 to 128, a multiple of
+/// 16) and with values of up to 128 columns promote (1 to 16 tiles), of int8 products add_floats,
+/// and of codes that are converted keep_columns (0, 1); unroll (0, 1). Of prefill alone: consumers
+/// (1 to 3), line (0, 64, 128; of 16 bits), apart (0, 1: of e4m3 products), ping_pong, late_output
+/// (with ahead), fixed_base, reverse, tail (0, 1), group (from 1), cap (0 to 4: the form of a soft
+/// cap), fit (0, 1: windows over pages, fits_tiles). Of a list of tiles alone: few (0, 1), beside
+/// (0 to 4: stages of the warps that do tiles of few rows beside the consumers, 0: the consumers do
+/// them), shares (0, 1).
 std::string hopper_prefill_options_misfit(std::string_view options);
 std::string hopper_tiles_options_misfit(std::string_view options);
 

@@ -77,23 +77,27 @@ constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
 constexpr int kPromotedKeys = 192;
 
-/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One
-/// request of 16,384 tokens on one NVIDIA H200, 2026-11-27 and 28, bf16: ALiBi by
-/// transform_scores() and by slopes with bounds: D128 3530 and 2947 us, D64 2981 and 2355, D256
-/// 5759 and 5290. A cap of 30 by form 0 and 6: D128 4640 and 3741 us, D64 4168 and 2977, D256 6492
-/// and 6494. With one_base=1 form 6 took 3301 us at D128, but a row was wrong. Why up to a cap of
-/// 40: where scores are large, four share a reciprocal, and at 50 an LSE may be off by 2.2e-5,
-/// where 2e-5 is allowed. Of 256 columns form 1, whose instructions are the fewest, with a step for
-/// every stage: 6395 us, form 0 with one 6440 and without 6570 (2026-12-01).
-constexpr int kCapForm = 6;
-constexpr int kWideCapForm = 1;
-constexpr int kWideCapColumns = 256;
+/// How soft caps are done where nothing else is asked for (HopperPlan). One request of 16,384
+/// tokens on one NVIDIA H200, 2026-12-01, bf16, D64 / D96 / D128 / D256: a cap of 30 by forms 1, 2
+/// and 3 3425 / 3667 / 3934 / 6076 us, 3227 / 3657 / 4028 / 6540 and 2695 / 3097 / 3534 / 6006, a
+/// cap of 50 by forms 0 and 4 4151 / 4624 / 4654 / 6508 and 2689 / 3055 / 3489 / 5977. Why form 3
+/// up to a cap of 40: where scores are large, four share a reciprocal, and at 50 an LSE may be off
+/// by 2.2e-5, where 2e-5 is allowed; what the short series is off by is 1e-5 at a cap of 100.
+constexpr int kCapForm = 3;
 constexpr float kMostCapOfForm = 40.0f;
+constexpr int kHighCapForm = 4;
+constexpr float kMostHighCap = 100.0f;
 constexpr int kMostCapColumns = 128;
-constexpr int kSlopesForm = 1;
-/// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
-/// of 2^30 are finite in f32, and so is 2^-80 of them.
-constexpr float kMostExponent = 80.0f;
+constexpr int kWideCapColumns = 256;
+/// Of 64 columns, in turns by 96 keys 2695 us, without by 112 keys 2621, with three stages 2614 and
+/// a step for each 2594. With ALiBi by products in turns by 128 keys 2045, without and with three
+/// stages 2035, by 112 keys with a step for each of two stages 2022, of three 1999, by 96 2025.
+constexpr int kFewTransformedTileN = 112;
+/// Linear ALiBi by products, by fused multiplications 2205 / 2665 / 3131 / 5505 us, by products
+/// 2045 / 2476 / 2878 / 5519, with a step for every stage - / 2359 / 2782 / 5402; without ALiBi
+/// 1857 / 2325 / 2752 / 5467 in the call of the last, 1875 / 2359 / 2805 / 5486 in that of the
+/// others. 64 requests of 512 tokens 326 / 352 / 389 / 614 and 299 / 338 / 391 / 603.
+constexpr bool kSlopesByProducts = true;
 
 /// K and V of a group of units should stay in the L2 (60 MB on an H200): 8 heads of 8,192 keys and
 /// 128 columns, or 4 of 16,384, were the best, 32 of them 4 % slower.
@@ -152,8 +156,9 @@ bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
          hopper_ahead_misfit(params).empty();
 }
 
+/// Whether that takes instructions, and registers, for every score.
 bool transforms_scores(const HopperPlan& plan) {
-  return plan.scales_first || plan.cap > 0 || plan.slopes > 0;
+  return plan.scales_first || plan.cap > 0 || (plan.slopes > 0 && !plan.tile.slope_products);
 }
 
 /// Whether rows see no more keys than that. Why not where bytes may not depend on the batch: its
@@ -201,6 +206,13 @@ void settle_tile(const attn::AttendParams& params, const TileChoice& choice,
     if (asked.tile.ahead) plan.tile.tile_n = kAheadTileN;
     if (!is_causal_over_pages(params) || (asked.tile.ahead && !is_brief)) return;
     if (asked.tile.ahead) plan.tile.tile_n = kShortTileN;
+    plan.tile.stages = kStagesWithoutTurns;
+    plan.ping_pong = false;
+    if (asked.tile.slope_products && !asked.tile.ahead) plan.tile.tile_n = kFewTransformedTileN;
+  }
+  const bool is_narrow = params.head_size == kFewColumns && params.v_head_size == kFewColumns;
+  if (asked.cap > 1 && is_narrow && is_causal_over_pages(params) && !asked.tile.ahead) {
+    plan.tile.tile_n = kFewTransformedTileN;
     plan.tile.stages = kStagesWithoutTurns;
     plan.ping_pong = false;
   }
@@ -304,11 +316,12 @@ bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
 /// 1409 and 1460, D64 1048 and 1072, D256 2499 and 2471, contiguous of an encoder of 80 columns
 /// 2241 and 2334; e4m3 apart, one request of 16,384 tokens, D128 2347 and 2431, D64 1909 and 1772,
 /// the encoder 2052 and 2020; with fast sums D128 2253 and 2379; int8 at level 1 of D128 1690 and
-/// 1679, of D64 is_narrow_int8_prompt(). With a soft cap or ALiBi it gains nothing, and where a CTA
-/// stays for several row tiles the copies would spill, but of 64 columns.
+/// 1679, of D64 is_narrow_int8_prompt(). What it gains with a soft cap and ALiBi: kCapForm,
+/// kSlopesByProducts. Where a CTA stays for several row tiles the copies would spill, but of 64
+/// columns.
 bool unrolling_pays(const attn::AttendParams& params, const HopperPlan& plan) {
   if (has_window(params)) return false;
-  if (plan.cap == kWideCapForm && params.head_size == kWideCapColumns) {
+  if (plan.cap > 1 || plan.tile.slope_products) {
     return !plan.stays() && is_causal_over_pages(params);
   }
   if (transforms_scores(plan)) return false;
@@ -444,13 +457,14 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   const bool is_linear = alibi == attn::Alibi::kKeyIndex || alibi == attn::Alibi::kContextRelative;
   const bool is_capped = score.soft_cap > 0.0f;
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
-  if (!has_16_bits || !is_capped || alibi != attn::Alibi::kNone) plan.cap = 0;
+  // Forms of a cap, and slopes in units of scores, look for the largest score.
+  const bool keeps_order = score.softmax_scale > 0.0f;
+  if (!has_16_bits || !is_capped || alibi != attn::Alibi::kNone || !keeps_order) plan.cap = 0;
   if (!has_16_bits || is_capped || !is_linear) plan.slopes = 0;
+  if (plan.slopes == 0 || !keeps_order) plan.tile.slope_products = false;
   // A thread's rows are 8 apart, so heads of a group that divides 8 are the same.
   const int group = params.num_heads / params.num_kv_heads;
   if (plan.slopes > 0) plan.slopes = 8 % group == 0 ? 1 : 2;
-  plan.one_base = plan.one_base && plan.cap > 0 && params.query_element == attn::Element::kBF16 &&
-                  score.soft_cap * std::numbers::log2e_v<float> <= kMostExponent;
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
 }
 
@@ -460,14 +474,16 @@ int cap_form(const attn::AttendParams& params) {
   if (params.batch_invariant != 0) return 0;
   const bool is_narrow =
       params.head_size <= kMostCapColumns && params.v_head_size <= kMostCapColumns;
-  if (params.score.soft_cap > kMostCapOfForm) return 0;
-  return is_narrow ? kCapForm : params.head_size == kWideCapColumns ? kWideCapForm : 0;
+  const bool is_measured = is_narrow || params.head_size == kWideCapColumns;
+  if (!is_measured || params.score.soft_cap > kMostHighCap) return 0;
+  return params.score.soft_cap <= kMostCapOfForm ? kCapForm : kHighCapForm;
 }
 
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   HopperPlan plan;
   plan.cap = cap_form(params);
-  plan.slopes = kSlopesForm;
+  plan.slopes = 1;
+  plan.tile.slope_products = kSlopesByProducts;
   HopperPlan forms = plan;
   forms.apart = !sums_by_pieces(params);
   apply_hopper_options(options, &forms);
@@ -486,6 +502,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                choice.line,
                has_int8_scores(params) ? size_of_element(value_element(params)) : 0};
   plan.tile.wide_values = has_wide_values(params);
+  plan.tile.slope_products = forms.tile.slope_products;
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.sums = choice.sums;
@@ -540,7 +557,9 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
       plan.reverse ? ", every other head reversed" : "", plan.tail ? ", left over ones cut" : "",
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
-      plan.slopes > 0 ? ", slopes by distances in a tile" : "",
+      plan.tile.slope_products ? ", slopes by products"
+      : plan.slopes > 0        ? ", slopes by distances in a tile"
+                               : "",
       plan.fits_tiles ? ", tiles end with the window" : "",
       plan.bounds ? ", maxima by integers" : "", plan.ordered ? ", weights before waits" : "",
       plan.add_floats ? ", integers to f32 by additions" : "",

@@ -23,11 +23,9 @@ struct HopperPlan {
   bool fixed_base = false;   // shared memory is taken to start at attn::kFirstSharedAddress
   int promote = 0;           // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
   int cap = 0;  // form of a soft cap, attention/hopper/soft_cap.cuh; 0: transform_scores()
-  // Weights of capped scores have no base but 0, where they are so small. Only on request: a row of
-  // one key then has a weight other than 1, which P's type rounds. On an H200 such a row of bf16
-  // values was off by 0.00607 of its size, where 0.006 is allowed (smoke-window, cap 30).
-  bool one_base = false;
-  int slopes = 0;  // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
+  // Of linear ALiBi: how many a thread's two rows have; 0: transform_scores(). They are added to
+  // scores by fused multiplications, or with tile.slope_products by the tensor cores.
+  int slopes = 0;
   bool scales_first = false;  // scores are transformed by transform_scores()
   bool fits_tiles = false;    // windows over pages: tiles of keys end with those that rows see
   bool bounds = false;        // maxima of scores by integers: bound_scores() of hopper/softmax.cuh

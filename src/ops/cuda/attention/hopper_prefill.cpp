@@ -286,7 +286,9 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
     return has_e4m3_products(params) ? 560 : has_int8_scores(params) ? 500 : 400;
   }
   // Of a series and what is taken instead of it, either wants the registers of the other.
-  if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
+  if (params.v_head_size > 192) {
+    return plan.scales_first ? 240 : plan.cap == 0 ? 64 : plan.unrolled ? 440 : 300;
+  }
   // In the loop over tiles that nobody masks there are none.
   if (has_int8_scores(params) && plan.unrolled) return 256;
   if (key_bytes(params) == 1 && plan.scales_first) return 128;
@@ -298,6 +300,10 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
   if (plan.scales_first) return boxes + 256;
+  // Of steps in a row, where some rows are masked or scores are large; where neither is, none.
+  if (plan.cap > 0 && plan.unrolled) return 288;
+  if (plan.tile.slope_products && plan.unrolled) return 112;
+  if (plan.cap > 3) return boxes + 240;
   // What a tile's rare path needs is kept on the stack while a box is handed over: 240 bytes of a
   // soft cap in f16, 204 of bounds in a window, 248 of bounds beside 64 columns; in the loop over
   // tiles 4.
@@ -343,7 +349,6 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kSoftCap", spec_flag(soft_cap)},
       {"bool kScaleFirst", spec_flag(plan.scales_first)},
       {"int kCap", std::to_string(plan.cap)},
-      {"bool kOneBase", spec_flag(plan.one_base)},
       {"int kSlopes", std::to_string(plan.slopes)},
       {"bool kFitTiles", spec_flag(plan.fits_tiles)},
       {"bool kBounds", spec_flag(plan.bounds)},
@@ -360,6 +365,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   if (plan.apart) kernel.spec.constants.emplace_back("bool kApart", spec_flag(true));
   if (plan.tile.wide_values) {
     kernel.spec.constants.emplace_back("bool kWideValues", spec_flag(true));
+  }
+  if (plan.tile.slope_products) {
+    kernel.spec.constants.emplace_back("bool kSlopeProducts", spec_flag(true));
   }
   if (plan.tail) kernel.spec.constants.emplace_back("bool kTail", spec_flag(true));
   if (params.kv.rope != nullptr) {

@@ -119,21 +119,23 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   Problem capped(8192, 64, 64);
   capped.params.score.soft_cap = 30.0f;
   CHECK(plan_text(capped) == "192x96");
-  CHECK(hopper_plan(capped.params).cap == 6);
+  CHECK(hopper_plan(capped.params).cap == 3);
   CHECK(hopper_plan(capped.params, "cap=0").cap == 0);
   Problem wide_cap(8192, 256, 256);
   wide_cap.params.score.soft_cap = 30.0f;
   CHECK(hopper_plan(wide_cap.params).cap == 1);
-  CHECK(hopper_plan(wide_cap.params, "cap=6").cap == 6);
+  CHECK(hopper_plan(wide_cap.params, "cap=3").cap == 3);
   Problem high_cap(8192, 64, 64);
   high_cap.params.score.soft_cap = 40.0f;
-  CHECK(hopper_plan(high_cap.params).cap == 6);
+  CHECK(hopper_plan(high_cap.params).cap == 3);
   high_cap.params.score.soft_cap = 41.0f;
   CHECK(hopper_plan(high_cap.params).cap == 0);
   capped.params.batch_invariant = 1;
   CHECK(hopper_plan(capped.params).cap == 0);
-  CHECK(!hopper_plan(capped.params, "cap=6").one_base);
-  CHECK(hopper_plan(capped.params, "cap=6:one_base=1").one_base);
+  CHECK(hopper_plan(capped.params, "cap=3").cap == 3);
+  capped.params.score.softmax_scale = -0.1f;  // the largest score becomes the least exponent
+  CHECK(hopper_plan(capped.params, "cap=3").cap == 0);
+  CHECK(hopper_plan(capped.params, "cap=3").scales_first);
   CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
   const Problem paged(8192, 128, 128, 16);
   CHECK(hopper_plan(paged.params)

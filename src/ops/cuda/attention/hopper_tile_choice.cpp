@@ -259,9 +259,7 @@ bool divides_columns(const attn::AttendParams& params, int columns) {
   return columns < all && all % columns == 0;
 }
 
-bool wants_registers(const HopperPlan& forms) {
-  return forms.scales_first || (forms.cap > 0 && !forms.one_base);
-}
+bool wants_registers(const HopperPlan& forms) { return forms.scales_first || forms.cap > 0; }
 
 const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan& forms) {
   const bool scales_first = wants_registers(forms);

@@ -123,6 +123,7 @@ static void plan_beside(const attn::TileListParams& list, std::string_view optio
   plan.tile.ahead = plan.persistent = true;
   plan.few = false;
   plan.slopes = 0;
+  plan.tile.slope_products = false;
   plan.tile.beside = plan.beside;
   if (!has_option(options, "tile_n")) plan.tile.tile_n = kBesideTileN;
   if (plan.tile.tile_n > kMostTileNBeside) {
@@ -160,7 +161,10 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   plan.cap = 0;  // what its forms need comes with a grid
   plan.fits_tiles = false;
   plan.tail = false;
-  if (!has_option(options, "slopes")) plan.slopes = 0;  // not measured with a list
+  if (!has_option(options, "slopes")) {  // not measured with a list
+    plan.slopes = 0;
+    plan.tile.slope_products = false;
+  }
   const bool is_long = list.most_keys >= kLongTileKeys && list.num_beside == 0 &&
                        !plan.persistent && params.head_size > kFewListColumns;
   const bool is_beside = list.num_beside > 0 && params.head_size > kFewListColumns;

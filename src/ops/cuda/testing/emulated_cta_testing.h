@@ -294,7 +294,6 @@ inline EmulatedCluster* running_cluster = nullptr;
 #define pack ptx_pack
 #define mark_nonfinite ptx_mark_nonfinite
 #define least_or_nan ptx_least_or_nan
-#define most_or_nan ptx_most_or_nan
 #include "kernels/ptx/packed.cuh"
 #undef exp2_fast
 #undef log2_fast
@@ -302,7 +301,6 @@ inline EmulatedCluster* running_cluster = nullptr;
 #undef pack
 #undef mark_nonfinite
 #undef least_or_nan
-#undef most_or_nan
 #define shared_address ptx_shared_address
 #define load_word ptx_load_word
 #define load_matrices ptx_load_matrices
@@ -363,9 +361,6 @@ inline float exp2_fast(float x) { return flush_subnormal(std::exp2(flush_subnorm
 inline float log2_fast(float x) { return std::log2(x); }
 inline float least_or_nan(float a, float b) {
   return std::isnan(a) || std::isnan(b) ? a + b : std::fmin(a, b);
-}
-inline float most_or_nan(float a, float b) {
-  return std::isnan(a) || std::isnan(b) ? a + b : std::fmax(a, b);
 }
 inline float reciprocal_fast(float x) { return flush_subnormal(1.0f / flush_subnormal(x)); }
 
