@@ -385,6 +385,14 @@ struct CappedF16 : ShortTile {
   static constexpr int kCap = 1;
 };
 
+/// LSEs are off by no more than verdicts allow, and by what f32 keeps of large ones.
+template <class Config>
+void check_lse(const AttendCase& c, const std::string& options) {
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedOps<Config> emulated(*cpu, options);
+  check_same({run_attend(emulated, c).at(1)}, {run_attend(*cpu, c).at(1)}, 2e-7, 2e-5);
+}
+
 TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of any scores") {
   const std::string long_tile = "consumers=3:tile_n=80";
   for (const float cap : {0.5f, 3.0f, 50.0f}) {
@@ -398,6 +406,7 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
       check<CappedBy<2>>(c, long_tile + ":cap=2");
       check<CappedBy<3>>(c, long_tile + ":cap=3");
       check<CappedBy<4>>(c, long_tile + ":cap=4");
+      check_lse<CappedBy<4>>(c, long_tile + ":cap=4");
       c.has_sinks = true;
       c.window_left = 30;
       check<CappedWindow>(c, long_tile + ":cap=2");
@@ -529,6 +538,8 @@ TEST_CASE("the Hopper kernel on emulated threads has ALiBi by products of slopes
   c.alibi = attn::Alibi::kContextRelative;
   c.has_sinks = true;
   check<OneSlopeProduct>(c, options);
+  c.has_large_queries = false;
+  check_lse<OneSlopeProduct>(c, options);
   c.group = 7;
   check<TwoSlopeProducts>(c, options);
   c = hopper_batch("slope products, f16");
