@@ -174,6 +174,9 @@ class Backend {
   virtual const PluginInfo* plugin() const { return nullptr; }
   /// Whether it is a user's, whose code may crash or hang at any call.
   virtual bool is_users() const { return plugin() != nullptr; }
+  /// Loads the code of a user's backend into this process, which otherwise the first call that
+  /// needs it does. Errors: as of that call.
+  virtual void load() const {}
   /// How it takes part in a case of attention.type mla; null for backends that do not, and for
   /// one that reads what others dequantised (KernelRules).
   virtual const MlaCapability* mla_capability(const Problem& problem) const {

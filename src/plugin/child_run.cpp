@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -142,9 +143,13 @@ TrialOutput trial_output(const std::function<std::string()>& work, double limit_
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
   }
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) fail(ErrorKind::kInternal, "no child process: {}", std::strerror(errno));
   if (child == 0) {
+    // What hangs would outlive a parent that is killed while it waits.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(0);
     ::close(ends[0]);
     run_child(work, ends[1]);
   }
@@ -166,10 +171,11 @@ TrialOutput trial_output(const std::function<std::string()>& work, double limit_
       if (!is_right) output.trouble = describe_wait_status(status);
       break;
     }
-    if (Clock::now() > end) {
+    if (limit_s > 0 && Clock::now() > end) {
       ::kill(child, SIGKILL);
       waitpid(child, &status, 0);
-      output.trouble = fmt::format("no end after {:.0f} s", limit_s);
+      output.trouble = fmt::format("no end after {:g} s", limit_s);
+      output.hangs = true;
       break;
     }
   }

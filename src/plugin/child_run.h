@@ -36,9 +36,11 @@ std::string trial_run(const std::function<void()>& work, double limit_s);
 struct TrialOutput {
   std::string text;     // what the work returned; empty where it failed
   std::string trouble;  // as trial_run() says it
+  bool hangs = false;   // whether it is that the time was over
 };
 /// Does `work` in a child process that sends back what it returns. An exception of `work` is
-/// trouble too. Errors: E-INTERNAL when there is no process.
+/// trouble too. `limit_s` 0 = no limit. The child does not outlive the thread that waits for it.
+/// Errors: E-INTERNAL when there is no process.
 TrialOutput trial_output(const std::function<std::string()>& work, double limit_s);
 
 }  // namespace attnbench

@@ -130,6 +130,10 @@ std::string facts_of(const AttnbenchBackend& table) {
 PluginDescription describe_plugin(const std::string& path, double limit_s) {
   PluginDescription description{path, sha256_hex(library_bytes(path)), {}};
   const TrialOutput said = trial_output([&] { return tables_of(path); }, limit_s);
+  if (said.hangs) {
+    fail(ErrorKind::kFormat, "--plugin '{}': loading it: {}; killed (run --hang-limit)", path,
+         said.trouble);
+  }
   if (!said.trouble.empty()) {
     fail(ErrorKind::kFormat, "--plugin '{}': loading it ended a process: {}", path, said.trouble);
   }

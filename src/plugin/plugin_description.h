@@ -20,7 +20,7 @@ struct PluginDescription {
 };
 
 /// Errors: those of PluginLibrary; E-FORMAT when loading it ends the child, or has no end within
-/// `limit_s` seconds.
+/// `limit_s` seconds (0 = no limit).
 PluginDescription describe_plugin(const std::string& path, double limit_s);
 
 /// The library, loaded into this process when its first function is needed.

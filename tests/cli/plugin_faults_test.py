@@ -91,7 +91,8 @@ class Faults(PluginTest):
     def test_a_hang_a_crash_and_an_exit(self):
         self.check("HANGS", "error", f"no progress for {HANG_LIMIT} s in phase 'run'",
                    "run() of HANGS")  # fmt: skip
-        self.check("HANGS_IN_SUPPORTS", "error", "before its first phase")
+        self.check("HANGS_IN_SUPPORTS", "error",
+                   "before its first phase, waiting for supports() of HANGS_IN_SUPPORTS")  # fmt: skip
         self.check("CRASHES", "error", "in phase 'run'", "run() of CRASHES", "signal 11")
         self.check("EXITS", "error", "the process that ran this case ended", "run() of EXITS")
 
@@ -112,6 +113,51 @@ class Faults(PluginTest):
     def test_what_it_prints_goes_to_stderr(self):
         self.check("PRINTS", "passed")
         self.assertIn("run() was here", self.done.stderr)
+
+
+DESTROYS = """\
+#include <unistd.h>
+static void destroy(void* state) {
+  (void)state;
+  BODY;
+}
+static const char* prepare("""
+
+
+class AroundTheRun(PluginTest):
+    """The error of what hangs or crashes before prepare() and after the last run() names it."""
+
+    def failed(self, library, *options, **changes):
+        self.write("tiny.yaml", TINY)
+        outcome = self.expect(4, "run", "tiny.yaml", "--device", "cpu", "--plugin", library, "--backend",
+                              "MINE", "--hang-limit", "2", "--json", "-", *options, **changes)  # fmt: skip
+        (result,) = strict_json(outcome.out)["results"]
+        self.assertEqual(result["status"], "error")
+        return result["reasons"][0]
+
+    def destroying(self, body):
+        source = MINIMAL.replace("static const char* prepare(", DESTROYS.replace("BODY", body))
+        source = source.replace("CHANGE", "table.destroy = destroy, table.features = ~0ull")
+        return library_from_c(source, self.dir / "libdestroys.so")
+
+    def test_destroy(self):
+        hangs = self.destroying("for (;;) pause()")
+        words = "no progress for 2 s in phase 'run', waiting for destroy() of MINE; killed"
+        self.assertIn(words, self.failed(hangs, "--no-timing"))
+        # After the samples, whose phase is another and longer.
+        self.assertIn(words, self.failed(hangs, "--no-validation"))
+        crashes = self.destroying("*(volatile int*)0 = 1")
+        self.assertIn("ended in phase 'run', waiting for destroy() of MINE: signal 11",
+                      self.failed(crashes, "--no-timing"))  # fmt: skip
+
+    def test_loading_into_the_process_of_the_case(self):
+        head = '#include <sys/stat.h>\n#include <unistd.h>\n'
+        # The first process looks at what it declares, and leaves a mark for the second.
+        change = 'if (index == 0 && mkdir("seen", 0700) != 0) for (;;) pause()'
+        source = head + MINIMAL.replace("CHANGE", change)
+        library = library_from_c(source, self.dir / "libonce.so")
+        self.assertIn("before its first phase, waiting for the loading of MINE; killed",
+                      self.failed(library, "--no-timing"))  # fmt: skip
 
 
 class LeftBehind(PluginTest):

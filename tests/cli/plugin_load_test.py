@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
 from plugins import HEADER_DIR, MINIMAL, NAIVE, PluginTest, library_from_c
-from tool import TIME_LIMIT_S, TINY, thorough
+from tool import BINARY, TIME_LIMIT_S, TINY, thorough
 
 
 LEAVES_AT_ONCE = """
@@ -55,8 +56,8 @@ class NoLibrary(PluginTest):
         for part in (f"--plugin '{library}'", *parts):
             self.assertIn(part, outcome.err)
 
-    def changed(self, change):
-        return library_from_c(MINIMAL.replace("CHANGE", change), self.dir / "libmine.so")
+    def changed(self, change, head=""):
+        return library_from_c(head + MINIMAL.replace("CHANGE", change), self.dir / "libmine.so")
 
     def patched(self, offset, value):
         """The example with one byte of its ELF header changed."""
@@ -121,6 +122,24 @@ class NoLibrary(PluginTest):
         source = MINIMAL.replace("CHANGE;", "") + LEAVES_AT_ONCE
         library = library_from_c(source, self.dir / "libleaves.so")
         self.refused(library, "E-FORMAT", "loading it ended a process: exit status 0")
+
+    def test_a_library_that_hangs_when_it_is_loaded(self):
+        library = self.changed("for (;;) pause()", '#include <unistd.h>\n')
+        self.write("tiny.yaml", TINY)
+        outcome = self.expect(2, "run", "tiny.yaml", "--plugin", library, "--hang-limit", "1.5")
+        self.assertIn(f"E-FORMAT: --plugin '{library}': loading it: no end after 1.5 s; killed "
+                      "(run --hang-limit)", outcome.err)  # fmt: skip
+
+    def test_one_that_hangs_ends_with_the_program(self):
+        library = self.changed('write(2, "here", 4); for (;;) pause()', "#include <unistd.h>\n")
+        self.write("tiny.yaml", TINY)
+        ran = subprocess.Popen([BINARY, "run", "tiny.yaml", "--plugin", library], cwd=self.dir,
+                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
+        self.assertEqual(ran.stderr.read(4), b"here")
+        ran.terminate()
+        # Its end is seen once nobody has the pipe any more.
+        self.assertEqual(ran.communicate(timeout=TIME_LIMIT_S)[1], b"")
+        self.assertEqual(ran.returncode, -signal.SIGTERM)
 
     def test_older_and_newer_plugins(self):
         """A table that has more than this program knows is taken; what is missing from it is zero."""

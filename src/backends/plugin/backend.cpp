@@ -49,6 +49,7 @@ class PluginBackend final : public Backend {
   bool states_rules() const override { return false; }
   bool is_default_for(AttentionType) const override { return false; }
   const PluginInfo* plugin() const override { return &info_; }
+  void load() const override { loaded(); }
 
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
     if (problem.attention.type == AttentionType::kMla) return mla_reasons(problem);
@@ -315,9 +316,8 @@ class PluginBackend final : public Backend {
 }  // namespace
 
 std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
-                                                  const PluginDevice& device) {
-  constexpr double kLoadLimitS = 60;  // libraries of a gigabyte take seconds
-  const auto library = std::make_shared<LazyPluginLibrary>(describe_plugin(path, kLoadLimitS));
+                                                  const PluginDevice& device, double limit_s) {
+  const auto library = std::make_shared<LazyPluginLibrary>(describe_plugin(path, limit_s));
   const PluginDescription& described = library->description();
   std::vector<std::unique_ptr<Backend>> backends;
   for (const PluginTable& table : described.tables) {

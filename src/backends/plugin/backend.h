@@ -13,10 +13,10 @@
 namespace attnbench {
 
 /// The backends of a plugin, for the device that cases will run on. The library is looked at by a
-/// child process and loaded into this one only by refusals() and prepare() of a backend. Errors:
-/// those of describe_plugin().
+/// child process, for `limit_s` seconds at most (0 = no limit), and loaded into this one only by
+/// load(), refusals() and prepare() of a backend. Errors: those of describe_plugin().
 std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
-                                                  const PluginDevice& device);
+                                                  const PluginDevice& device, double limit_s);
 
 /// The classes "MODULE:CLASS" of the active Python as backends "python:MODULE:CLASS". `package_dir`
 /// holds the Python package attnbench. Errors: those of load_python_plugins().

@@ -84,6 +84,7 @@ PluginKernel::PluginKernel(DeviceBuffers& memory, const PluginTable& plugin,
       ops_(memory.ops()),
       plugin_(plugin),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
+      destroy_name_(fmt::format("destroy() of {}", plugin.table.name)),
       list_(device, plugin.table.lse_axes == ATTNBENCH_LSE_TH),
       returned_(memory, tensors_),
       state_(plugin) {
@@ -159,7 +160,12 @@ void PluginKernel::collect_sample() {
   returned_.bring(plugin_.returned(state_.get()));
 }
 
+PluginKernel::~PluginKernel() {
+  if (state_.is_owned()) ops_.stream_for(destroy_name_);
+}
+
 void PluginKernel::finish() {
+  if (state_.is_owned()) ops_.stream_for(destroy_name_);
   const auto complaint = state_.destroy();
   if (!complaint) return;
   throw BackendFailure(fmt::format("{}: destroy(): {}", plugin_.table.name, *complaint));

@@ -78,6 +78,7 @@ class PluginKernel {
   PluginKernel(DeviceBuffers& memory, const PluginTable& plugin, const PluginDevice& device);
   PluginKernel(const PluginKernel&) = delete;
   PluginKernel& operator=(const PluginKernel&) = delete;
+  ~PluginKernel();
 
   const AttnbenchBackend& table() const { return plugin_.table; }
   /// What prepare() hands over, to be filled before: with descriptions from list().
@@ -120,6 +121,7 @@ class PluginKernel {
   Ops& ops_;
   const PluginTable& plugin_;
   std::string run_name_;
+  std::string destroy_name_;
   PluginTensors list_;
   AttnbenchTensors tensors_{};
   AttnbenchHost host_{};

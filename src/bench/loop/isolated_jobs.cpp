@@ -180,6 +180,8 @@ class Shift {
     observer_.phase(*phase_);
     // Both make their inputs at the same time.
     if (desk_ != nullptr && *phase_ == Phase::kInputs) desk_->open(*current_);
+    // What a user's backend says it supports, it has said.
+    if (*phase_ == Phase::kInputs) kernels_.erase(*current_);
   }
 
   void start(std::size_t index) {
@@ -254,7 +256,7 @@ class Shift {
   }
 
   std::string in_phase() const {
-    if (!phase_) return " before its first phase";
+    if (!phase_) return " before its first phase" + last_wait();
     const std::string of_ranks = ranks_ == nullptr ? "" : ranks_->phases();
     return fmt::format(" in phase '{}'{}{}", to_string(*phase_), last_wait(),
                        of_ranks.empty() ? "" : " (" + of_ranks + ")");

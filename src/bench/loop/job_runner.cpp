@@ -1,6 +1,8 @@
 // Validation reads from prepare_and_check() down: refusals, inputs, runs; check() has their order.
 #include "bench/loop/job_runner.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <new>
 #include <optional>
@@ -75,6 +77,8 @@ void JobRunner::finish(Attempt& attempt) {
     }
     take_fingerprint(attempt);
     UsersPipeline* plugin = attempt.pipeline ? attempt.pipeline->users() : nullptr;
+    // Why another phase: destroy() is no sample, and does not have their time.
+    if (plugin != nullptr && attempt.timing) enter(attempt, Phase::kRun);
     if (plugin != nullptr) plugin->finish();
     attempt.result = attempt.judge->finish();
     return false;
@@ -159,6 +163,11 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
   const bool is_users_here = !make_judge_ && job.backend->is_users();
   if (result.reasons.empty() && options_.timing && is_users_here) {
     timing_tools().ceilings(*job.problem, *job.backend);
+  }
+  if (job.backend->is_users()) {
+    observer_.waits_for(fmt::format("the loading of {}", job.backend->name()));
+    job.backend->load();
+    observer_.waits_for(fmt::format("supports() of {}", job.backend->name()));
   }
   for (std::string& reason : job.backend->refusals(*job.problem, options_.device_facts)) {
     result.reasons.push_back(std::move(reason));

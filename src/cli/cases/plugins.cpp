@@ -30,9 +30,10 @@ PluginDevice plugin_device(const DeviceChoice& device, int num_threads) {
 
 }  // namespace
 
-Plugins::Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads)
+Plugins::Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads,
+                 double load_limit_s)
     : device_(plugin_device(device, num_threads)) {
-  for (const std::string& path : paths) add_library(path);
+  for (const std::string& path : paths) add_library(path, load_limit_s);
 }
 
 void Plugins::add(std::unique_ptr<Backend> backend) {
@@ -41,8 +42,8 @@ void Plugins::add(std::unique_ptr<Backend> backend) {
 }
 
 // Why names must differ: results, filters and baselines know a backend by nothing else.
-void Plugins::add_library(const std::string& path) {
-  for (std::unique_ptr<Backend>& backend : load_plugin(path, device_)) {
+void Plugins::add_library(const std::string& path, double load_limit_s) {
+  for (std::unique_ptr<Backend>& backend : load_plugin(path, device_, load_limit_s)) {
     for (const Backend* other : all()) {
       if (other->name() != backend->name()) continue;
       const PluginInfo* plugin = other->plugin();

@@ -19,9 +19,11 @@ namespace attnbench {
 /// Owns the backends that it gives.
 class Plugins {
  public:
-  /// `device` is the one that cases will run on, on `num_threads` of the CPU (0 = all cores).
-  /// Errors: those of describe_plugin(); E-VALUE for a name that another backend has.
-  Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads = 0);
+  /// `device` is the one that cases will run on, on `num_threads` of the CPU (0 = all cores). A
+  /// library is given up after `load_limit_s` (0 = never). Errors: those of describe_plugin();
+  /// E-VALUE for a name that another backend has.
+  Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads = 0,
+          double load_limit_s = kLoadLimitS);
 
   /// Adds the Python classes among `names` ("python:MODULE:CLASS"), each once; names of another
   /// form are left to whoever looks for the backend. Errors: those of load_python().
@@ -32,7 +34,8 @@ class Plugins {
   std::vector<const Backend*> all() const;
 
  private:
-  void add_library(const std::string& path);
+  static constexpr double kLoadLimitS = 60;  // libraries of a gigabyte take seconds
+  void add_library(const std::string& path, double load_limit_s);
   void add(std::unique_ptr<Backend> backend);
 
   PluginDevice device_;

@@ -312,7 +312,8 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
   const DeviceChoice device = choose_rank_device(home, options.selection);
   std::shared_ptr<CeilingMeter> meter;
   if (!options.selection.plugins.empty()) meter = ceiling_meter(options, device);
-  Plugins plugins(options.selection.plugins, device, options.threads);
+  Plugins plugins(options.selection.plugins, device, options.threads,
+                  options.hang_limit_s.value_or(BenchOptions().hang_limit_s));
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));
   add_trace_names(scenarios, arguments.trace_names);
