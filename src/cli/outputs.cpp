@@ -7,6 +7,7 @@
 
 #include "bench/save.h"
 #include "core/error.h"
+#include "core/system/atomic_file.h"
 #include "report/formats/output_file.h"
 
 namespace attnbench {
@@ -16,15 +17,11 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kStdout = "-";
-constexpr int kMaxLinks = 40;  // as Linux follows
 
 /// What a write to `path` goes to: behind all links, also one to a file that is not there yet.
 fs::path destination(const std::string& path) {
   std::error_code error;
-  fs::path target = fs::absolute(path, error);
-  for (int i = 0; i < kMaxLinks && fs::is_symlink(target, error); ++i) {
-    target = target.parent_path() / fs::read_symlink(target, error);
-  }
+  const fs::path target = link_target(fs::absolute(path, error));
   const fs::path canonical = fs::weakly_canonical(target, error);
   return error ? target : canonical;
 }
@@ -113,7 +110,7 @@ void OutputPlan::write(const RunInfo& run, const std::vector<Result>& results) c
   if (first_error) throw *first_error;
 }
 
-void check_save_dir(const std::string& dir) {
+void check_save_dir(const std::string& dir, const std::vector<std::string>& ids) {
   std::error_code error;
   fs::path existing = fs::absolute(dir, error);
   while (!fs::exists(existing, error) && existing.has_relative_path()) {
@@ -125,6 +122,22 @@ void check_save_dir(const std::string& dir) {
   if (access(existing.c_str(), W_OK | X_OK) != 0) {
     fail(ErrorKind::kIo, "--save-tensors {}: the folder {} is not writable", dir,
          existing.string());
+  }
+  // The longest name finds what the file system takes. It need not be the folder's own: the rest of
+  // the path is made there.
+  std::string longest;
+  for (const std::string& id : ids) {
+    const std::string name = tensor_file_name(id);
+    if (name.size() > longest.size()) longest = name;
+    const fs::path path = fs::path(dir) / name;
+    if (fs::is_symlink(path, error) || fs::exists(path, error)) check_replaceable(path);
+  }
+  if (ids.empty()) return;
+  try {
+    check_replaceable(existing / longest);
+  } catch (const Error& refusal) {
+    fail(ErrorKind::kIo, "--save-tensors {}: {}{}", dir,
+         fs::exists(dir, error) ? "" : "cannot make the folder: ", refusal.what());
   }
 }
 

@@ -60,8 +60,9 @@ OutputPlan plan_outputs(const OutputFiles& files,
 /// replace the one that the run is resumed from.
 std::vector<OutputPath> output_paths(const OutputPlan& plan);
 
-/// Fails with E-IO unless `dir` is a writable folder, or can be made one. Creates nothing.
-void check_save_dir(const std::string& dir);
+/// Fails with E-IO unless `dir` is a writable folder, or can be made one, where the tensors of the
+/// results `ids` can be written. Leaves nothing there.
+void check_save_dir(const std::string& dir, const std::vector<std::string>& ids);
 
 /// Makes it, with the folders above. Errors: E-IO with what the system says.
 void make_save_dir(const std::string& dir);

@@ -1,11 +1,15 @@
 """Bad input on the real binary: one clear message, exit code 2, nothing written."""
 
+import functools
 import json
 import os
+import resource
 import struct
+import subprocess
 import unittest
+from pathlib import Path
 
-from tool import TINY, ToolTest
+from tool import BINARY, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
 
 def safetensors(tensors):
@@ -208,6 +212,50 @@ class BadInput(ToolTest):
                 )
                 self.assertIn(path, outcome.err)
                 self.assertEqual(self.files(), before)
+
+    def test_tensors_that_cannot_be_written_are_known_before_the_run(self):
+        self.write("tiny.yaml", TINY)
+        name = f"tiny__{TINY_CASE}__TRITON_ATTN.safetensors"
+        (self.dir / "folder" / name).mkdir(parents=True)
+        (self.dir / "pipe").mkdir()
+        os.mkfifo(self.dir / "pipe" / name)
+        (self.dir / "closed").mkdir()
+        (self.dir / "closed").chmod(0o500 if os.geteuid() else 0o555)
+        Path(self.write(f"marked/{name}", "mine")).chmod(0o444)
+        before = self.files()
+        for folder, reason in (("folder", "it is a folder"), ("pipe", "it is not a regular file"),
+                               ("marked", "the file is read-only"), ("closed", ""), ("closed/new", "")):  # fmt: skip
+            with self.subTest(folder=folder):
+                outcome = self.expect(2, "run", "tiny.yaml", "--no-timing", "--json", "r.json",
+                                      "--save-tensors", folder)  # fmt: skip
+                self.assertTrue(outcome.err.startswith("attnbench: E-IO: "), outcome.err)
+                self.assertIn(folder, outcome.err)
+                self.assertIn(reason, outcome.err)
+                self.assertEqual(outcome.out, "")
+                self.assertEqual(self.files(), before)
+
+    def test_tensors_that_no_longer_fit_are_an_error_of_input_and_output(self):
+        self.write("tiny.yaml", TINY)
+        limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        done = subprocess.run([BINARY, "run", "tiny.yaml", "--no-timing", "--backend", "FLASH_ATTN",
+                               "--save-tensors", "t", "--json", "r.json"], cwd=self.dir, text=True,
+                              capture_output=True, preexec_fn=limit, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 2, done.stderr)
+        (result,) = strict_json((self.dir / "r.json").read_text())["results"]
+        self.assertEqual(result["status"], "error")
+        self.assertIn("E-IO: cannot write 't/tiny__", result["reasons"][0])
+        self.assertIn("File too large", result["reasons"][0])
+        self.assertEqual(list((self.dir / "t").iterdir()), [])
+
+    def test_a_link_to_no_file_yet_is_followed(self):
+        self.write("tiny.yaml", TINY)
+        (self.dir / "link.json").symlink_to("new/r.json")
+        run = ("run", "tiny.yaml", "--no-timing", "--json", "link.json")
+        self.assertIn("link.json': no folder", self.expect(2, *run).err)
+        (self.dir / "new").mkdir()
+        self.expect(0, *run)
+        self.assertTrue((self.dir / "link.json").is_symlink())
+        strict_json((self.dir / "new" / "r.json").read_text())
 
 
 if __name__ == "__main__":

@@ -182,6 +182,13 @@ class Messages(ToolTest):
         error = self.error("run", "tiny.yaml", "--no-timing", "--save-tensors", "/proc/foo")
         self.assertIn("E-IO: --save-tensors /proc/foo: cannot make the folder: ", error)
 
+    def test_an_empty_path_is_no_path(self):
+        self.write("tiny.yaml", TINY)
+        for option in ("--json", "--save-tensors"):
+            outcome = self.expect(2, "run", "tiny.yaml", "--no-timing", option, "")
+            self.assertIn(f"usage: {option}: expected a path, found ''", outcome.err)
+            self.assertEqual(outcome.out, "")
+
     def test_scale_files_are_refused_without_the_words_of_a_parser(self):
         for content, words in (('{"a": 1', "not JSON: line 1, column 8: the file ends too early"),
                                # A literal before it, which is read as a string of more characters.

@@ -167,9 +167,9 @@ void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
   const std::vector<InputPath> inputs = all_inputs(arguments, scenarios);
   check_output_paths(inputs, outputs);
   if (options.save_tensors.empty()) return;
-  check_save_dir(options.save_tensors);
   std::vector<std::string> ids;
   for (const Pair& pair : pairs) ids.push_back(pair.id);
+  check_save_dir(options.save_tensors, ids);
   check_saved_tensors(options.save_tensors, ids, inputs);
 }
 

@@ -81,6 +81,13 @@ void add_choice_check(const std::vector<std::string>& choices, CLI::Option& opti
   });
 }
 
+/// Why: a variable of a script that is not set would lose the results that were to be kept.
+void add_path_check(CLI::Option& option) {
+  option.check([](const std::string& text) -> std::string {
+    return text.empty() ? "expected a path, found ''" : "";
+  });
+}
+
 /// An option that converts to the type of its target. CLI11 refuses words that do not convert.
 CLI::Option* add_target(const Option& row, CLI::App& app) {
   return std::visit(
@@ -107,6 +114,8 @@ CLI::Option* add_row(const Option& row, CLI::App& app) {
   if (is_list && !is_argument(row) && !row.takes_several) option->allow_extra_args(false);
   if (row.delimiter != '\0') option->delimiter(row.delimiter);
   if (row.numbers) add_number_check(*row.numbers, *option);
+  const bool is_option = !is_argument(row);
+  if (is_option && (row.value == "FILE" || row.value == "DIR")) add_path_check(*option);
   if (!row.choices.empty() && !row.takes_others) add_choice_check(row.choices, *option);
   if (!row.excludes.empty()) option->excludes(app.get_option(row.excludes));
   if (!row.needs.empty()) option->needs(app.get_option(row.needs));

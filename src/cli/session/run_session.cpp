@@ -118,6 +118,16 @@ void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) 
   }
 }
 
+/// Whether a file of a case (--save-tensors) could not be written, or one that it reads is gone: no
+/// fault of the machine that the next run would be without.
+bool met_file_trouble(const std::vector<Result>& results) {
+  const std::string mark = std::string(error_code(ErrorKind::kIo)) + ":";
+  return std::any_of(results.begin(), results.end(), [&](const Result& result) {
+    return result.status == Status::kError && !result.reasons.empty() &&
+           result.reasons.front().starts_with(mark);
+  });
+}
+
 /// The steps of run() in order; members are what one step leaves to the next.
 class RunSession {
  public:
@@ -145,7 +155,8 @@ class RunSession {
     outcome.nothing_compared = report_ && !report_->compared_anything();
     outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
     print(known);
-    outcome.usage_error = !write_files(outcome.interrupted) || !judged;
+    outcome.usage_error =
+        !write_files(outcome.interrupted) || !judged || met_file_trouble(results_);
     return exit_code(outcome);
   }
 

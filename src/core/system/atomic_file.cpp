@@ -25,12 +25,12 @@ namespace fs = std::filesystem;
   fail(ErrorKind::kIo, "cannot write '{}': {}", path.string(), why);
 }
 
-/// Where the bytes go: the file behind a symbolic link, not the link.
+/// Where the bytes go: the file behind symbolic links, not a link.
 fs::path resolve(const fs::path& path) {
+  fs::path target = link_target(path);
   std::error_code error;
-  if (!fs::is_symlink(path, error)) return path;
-  const fs::path target = fs::weakly_canonical(path, error);
-  return error ? path : target;
+  if (fs::is_symlink(target, error)) fail_io(path, std::strerror(ELOOP));
+  return target;
 }
 
 /// Why: the superuser passes every access() test, but a file marked read-only was marked for a
@@ -63,6 +63,19 @@ void check_target(const fs::path& path, const fs::path& target, Existing existin
 }
 
 }  // namespace
+
+// Why link by link: the standard library stops before a link to a file that is not there yet.
+fs::path link_target(const fs::path& path) {
+  constexpr int kMaxLinks = 40;  // as Linux follows
+  fs::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(target, error); ++i) {
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) return target;
+    target = target.parent_path() / next;
+  }
+  return target;
+}
 
 /// A new file beside its target, removed again unless it was published.
 class TemporaryFile {

@@ -51,6 +51,10 @@ class StagedFile {
   std::unique_ptr<class TemporaryFile> file_;
 };
 
+/// What `path` leads to behind all links, be it a file that is not there yet; a link where they
+/// lead in a circle.
+std::filesystem::path link_target(const std::filesystem::path& path);
+
 /// What write_file_atomically would refuse (a folder, a device or pipe, a file or folder marked
 /// read-only), found before there is anything to write: for commands that compute for minutes and
 /// write at their end. A temporary file is made beside the target and removed again, since some

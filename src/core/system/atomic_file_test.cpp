@@ -35,6 +35,27 @@ TEST_CASE("what is no regular file is not replaced, and a link stays a link") {
   CHECK(text_of(folder / "target") == "second");
 }
 
+TEST_CASE("links that lead to no file yet stay links, and a circle of them is refused") {
+  const TestFolder folder;
+  fs::create_directory(folder / "deep");
+  fs::create_symlink("deep/second", folder / "first");
+  fs::create_symlink("../target", folder / "deep" / "second");
+  check_replaceable(folder / "first");
+  CHECK_FALSE(fs::exists(folder / "target"));
+  write_file_atomically(folder / "first", "text");
+  CHECK(fs::is_symlink(folder / "first"));
+  CHECK(fs::is_symlink(folder / "deep" / "second"));
+  CHECK(text_of(folder / "target") == "text");
+
+  fs::create_symlink("nowhere/file", folder / "lost");
+  CHECK_THROWS_WITH_AS(check_replaceable(folder / "lost"), doctest::Contains("no folder '"), Error);
+  fs::create_symlink("circle", folder / "circle");
+  CHECK_THROWS_WITH_AS(check_replaceable(folder / "circle"),
+                       doctest::Contains("Too many levels of symbolic links"), Error);
+  CHECK(fs::is_symlink(folder / "lost"));
+  CHECK(fs::is_symlink(folder / "circle"));
+}
+
 TEST_CASE("a file is written whole, replaced whole, and nothing else is left in its folder") {
   const TestFolder folder;
   const fs::path path = folder / "file";
