@@ -166,11 +166,10 @@ class Expander {
            "found more in the first {} of {} cases",
            location(document_.mark), kMaxProblemBytes >> 20, i + 1, count_);
     }
-    IssueList issues;
-    unread_.add_issues(issues);
-    issues.throw_if_any();
     return cases;
   }
+  /// After expand().
+  const UnreadKeys& unread() const { return unread_; }
 
  private:
   /// The values of case `index`; the first axis varies slowest.
@@ -238,12 +237,15 @@ void add_files(const Value& value, std::set<std::filesystem::path>& files) {
   }
 }
 
-}  // namespace
+/// A document with all options applied, and what it says.
+struct Expanded {
+  Value document;
+  std::vector<Problem> cases;
+  std::vector<UnreadKeys::Key> unread;
+  IssueList issues;  // of what is unread
+};
 
-Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
-                        const ScenarioOptions& options) {
-  Value document = load_document(text, path, options.search_path);
-  apply_overrides(document, options.overrides);
+Expanded expand(Value document, const std::filesystem::path& path) {
   if (Value* batch = document.find("batch")) BatchReader::expand_steps(*batch);
   if (Value* sweep = document.find("sweep")) {
     if (Value* batch = sweep->find("batch")) BatchReader::expand_steps(*batch);
@@ -253,9 +255,61 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
   issues.throw_if_any();
   Expander expander(document, path);
   check_documents(document);
+  Expanded expanded;
+  expanded.cases = expander.expand();
+  expanded.unread = expander.unread().keys();
+  expander.unread().add_issues(expanded.issues);
+  expanded.document = std::move(document);
+  return expanded;
+}
 
+/// Keys of files that nothing reads because of `--set`. Why they are no errors: whoever overrides
+/// one key would have to take back every key that goes with it. In files themselves, and in a
+/// sweep, whose cases have names by it, they stay errors.
+std::vector<UnreadKeys::Key> unread_by_options(const Expanded& expanded, const Value& written,
+                                               const std::filesystem::path& path) {
+  std::vector<UnreadKeys::Key> keys;
+  for (const UnreadKeys::Key& key : expanded.unread) {
+    if (!key.is_option && !key.is_swept) keys.push_back(key);
+  }
+  if (keys.empty()) return keys;
+  std::set<std::string_view> unread_anyway;
+  try {
+    for (const UnreadKeys::Key& key : expand(written, path).unread) unread_anyway.insert(key.name);
+  } catch (const Error&) {  // it is no scenario without its options: nobody knows what it reads
+    return {};
+  }
+  std::erase_if(keys, [&](const auto& key) { return unread_anyway.contains(key.name); });
+  return keys;
+}
+
+}  // namespace
+
+Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
+                        const ScenarioOptions& options) {
+  const Value written = load_document(text, path, options.search_path);
+  const auto with_options = [&](const std::vector<std::pair<std::string, std::string>>& overrides) {
+    Value document = written;
+    apply_overrides(document, overrides);
+    return expand(std::move(document), path);
+  };
   Scenario scenario;
-  scenario.cases = expander.expand();
+  Expanded expanded = with_options(options.overrides);
+  if (!expanded.unread.empty() && !options.overrides.empty()) {
+    auto overrides = options.overrides;
+    for (const UnreadKeys::Key& key : unread_by_options(expanded, written, path)) {
+      overrides.emplace_back(key.name, "null");
+      scenario.notices.push_back(
+          fmt::format("{}{}: left out, since with the options of the command line nothing reads "
+                      "it ({})",
+                      key.place, key.name, key.why));
+    }
+    if (!scenario.notices.empty()) expanded = with_options(overrides);
+  }
+  expanded.issues.throw_if_any();
+
+  const Value& document = expanded.document;
+  scenario.cases = std::move(expanded.cases);
   scenario.name = document.find("name")->text;
   if (const Value* description = document.find("description")) {
     scenario.description = description->text;

@@ -36,6 +36,9 @@ struct Scenario {
   std::map<std::string, std::string> places;
   /// Files that were read for it: its own, those that it extends, traces.
   std::set<std::filesystem::path> files;
+  /// Keys of the files that are left out because options of the command line leave nothing that
+  /// reads them, a sentence each.
+  std::vector<std::string> notices;
   /// One problem per case, in file order: batches of a list, times the product of the sweep with
   /// the first key varying slowest. case_name is unique.
   std::vector<Problem> cases;

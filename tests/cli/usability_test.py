@@ -81,6 +81,17 @@ class UnreadKeys(ToolTest):
             "attention.type decoder in the first of 2 cases",
         )
 
+    def test_an_option_may_leave_a_key_of_the_file_unread(self):
+        text = TINY.replace("timing: {", "timing: {order: alternate, rounds: 4, ")
+        self.write("s.yaml", text)
+        for command in ("run", "explain", "support", "validate"):
+            more = () if command == "validate" else ("--device", "cpu")
+            outcome = self.expect(0, command, "s.yaml", "--set", "timing.order=sequential", *more)
+            self.assertIn("notice: s.yaml:5: timing.rounds: left out, since with the options of the command "
+                          "line nothing reads it (read only with timing.order alternate; ", outcome.err)  # fmt: skip
+        self.refused(text.replace("alternate", "sequential"),
+                     "s.yaml:5: timing.rounds: read only with timing.order alternate")  # fmt: skip
+
     def test_one_case_of_a_sweep_that_reads_a_key_is_enough(self):
         self.accepted(TINY + "kv_cache: {k_scale: 0.5}\nsweep: {kv_cache.dtype: [auto, fp8]}\n")
         self.accepted(TINY + "mla: {sparse_topk: null, v_pad: auto}\n")

@@ -160,6 +160,7 @@ std::vector<LoadedScenario> load_scenarios(
   std::map<std::string, std::string> argument_of;
   for (const std::string& argument : expand_folders(arguments, options.search_path)) {
     loaded.push_back({argument, load_argument(argument, options), {}});
+    loaded.back().notices = std::move(loaded.back().scenario.notices);
     for (Problem& problem : loaded.back().scenario.cases) {
       check_paths(loaded.back().scenario, problem);
       adopt_file_sinks(problem);
@@ -176,6 +177,15 @@ std::vector<LoadedScenario> load_scenarios(
     }
   }
   return loaded;
+}
+
+void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console) {
+  std::set<std::string> said;
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const std::string& notice : loaded.notices) {
+      if (said.insert(notice).second) print_notice(console.err, notice);
+    }
+  }
 }
 
 std::vector<InputPath> input_paths(const std::vector<LoadedScenario>& scenarios) {

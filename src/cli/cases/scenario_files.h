@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/outputs.h"
+#include "cli/terminal/console.h"
 #include "scenario/scenario.h"
 
 namespace attnbench {
@@ -20,7 +21,7 @@ namespace attnbench {
 struct LoadedScenario {
   std::string argument;  // as given, for the repro line
   Scenario scenario;
-  std::vector<std::string> notices;  // about the files that its cases name; may repeat
+  std::vector<std::string> notices;  // about it and the files that its cases name; may repeat
 };
 
 /// The scenarios/ folder of the installation (<prefix>/share/attnbench/scenarios), or of the source
@@ -52,6 +53,9 @@ Scenario load_argument(const std::string& argument, const ScenarioOptions& optio
 std::vector<LoadedScenario> load_scenarios(
     const std::vector<std::string>& arguments,
     const std::vector<std::pair<std::string, std::string>>& overrides);
+
+/// What the files of the scenarios gave to say, each sentence once.
+void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console);
 
 /// Every file that loading and running the scenarios reads: "SCENARIO" and what its keys name.
 std::vector<InputPath> input_paths(const std::vector<LoadedScenario>& scenarios);

@@ -481,6 +481,7 @@ int explain(const ExplainArguments& arguments, const Console& console) {
   Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  if (!arguments.console.quiet) print_notices(scenarios, console);
   plugins.add_named(named_backends(arguments.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   if (pairs.empty() && !arguments.console.quiet) {

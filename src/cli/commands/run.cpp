@@ -112,16 +112,6 @@ void check_isolation(const RunOptions& options, const std::vector<Pair>& pairs) 
   }
 }
 
-/// What the files of the scenarios gave to say, each sentence once.
-void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console) {
-  std::set<std::string> said;
-  for (const LoadedScenario& loaded : scenarios) {
-    for (const std::string& notice : loaded.notices) {
-      if (said.insert(notice).second) print_notice(console.err, notice);
-    }
-  }
-}
-
 /// Everything that is read, and that the run must not write over.
 std::vector<InputPath> all_inputs(const RunArguments& arguments,
                                   const std::vector<LoadedScenario>& scenarios) {

@@ -205,6 +205,7 @@ int show_support(const StudyOptions& arguments, const Console& console) {
   Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  if (!arguments.console.quiet) print_notices(scenarios, console);
   plugins.add_named(named_backends(arguments.selection, scenarios));
   check_output_paths(input_paths(scenarios, arguments.selection.plugins),
                      {{"--json", arguments.json}});

@@ -30,6 +30,7 @@ int validate_files(const ValidateArguments& arguments, const Console& console) {
   for (const std::string& file : expand_folders(arguments.files, options.search_path)) {
     try {
       const Scenario scenario = load_argument(file, options);
+      for (const std::string& notice : scenario.notices) print_notice(console.err, notice);
       plugins.add_named(scenario.backends);
       backends_of(scenario, plugins.backends());
       const std::size_t count = scenario.cases.size();

@@ -397,13 +397,17 @@ bool is_value(const Value& value) {
   return !value.is_null() && !value.is_string("auto") && !is_empty;
 }
 
+/// The values that the field is swept over; null where it is not.
+const Value* swept_values(const Value& document, std::string_view key) {
+  const Value* const sweep = document.find("sweep");
+  return sweep == nullptr ? nullptr : sweep->find(key);
+}
+
 /// The place of a value of the field, fixed or swept; null where there is none.
 const Mark* written_at(const Value& document, std::string_view key) {
-  if (const Value* sweep = document.find("sweep")) {
-    if (const Value* values = sweep->find(key)) {
-      const bool any = std::any_of(values->items.begin(), values->items.end(), is_value);
-      return any ? &values->mark : nullptr;
-    }
+  if (const Value* values = swept_values(document, key)) {
+    const bool any = std::any_of(values->items.begin(), values->items.end(), is_value);
+    return any ? &values->mark : nullptr;
   }
   const Value* value = document.find_path(key);
   return value != nullptr && is_value(*value) ? &value->mark : nullptr;
@@ -450,7 +454,8 @@ UnreadKeys::UnreadKeys(const Value& document, const std::string& file) {
     const bool is_option = mark->line == 0;
     const bool is_extended = mark->file && !is_option && *mark->file != file;
     if (is_resolved && !is_option) continue;
-    if (!is_extended || !rule.of_model) unread_.push_back({&rule, *mark, ""});
+    if (is_extended && rule.of_model) continue;
+    unread_.push_back({&rule, *mark, swept_values(document, rule.key) != nullptr, ""});
   }
 }
 
@@ -460,14 +465,24 @@ void UnreadKeys::see(const Problem& problem) {
   for (Written& key : unread_) key.found = describe_case(problem, key.rule->decided_by);
 }
 
+std::string UnreadKeys::why(const Written& key) const {
+  const std::string others =
+      num_cases_ > 1 ? fmt::format(" in the first of {} cases", num_cases_) : "";
+  return fmt::format("read only with {}; found {}{}", key.rule->with, key.found, others);
+}
+
 void UnreadKeys::add_issues(IssueList& issues) const {
   for (const Written& key : unread_) {
-    const std::string others =
-        num_cases_ > 1 ? fmt::format(" in the first of {} cases", num_cases_) : "";
-    issues.add(ErrorKind::kConfig, key.mark,
-               fmt::format("{}: read only with {}; found {}{}", key.rule->key, key.rule->with,
-                           key.found, others));
+    issues.add(ErrorKind::kConfig, key.mark, fmt::format("{}: {}", key.rule->key, why(key)));
   }
+}
+
+std::vector<UnreadKeys::Key> UnreadKeys::keys() const {
+  std::vector<Key> keys;
+  for (const Written& key : unread_) {
+    keys.push_back({key.rule->key, location(key.mark), why(key), key.is_swept, key.mark.line == 0});
+  }
+  return keys;
 }
 
 }  // namespace attnbench

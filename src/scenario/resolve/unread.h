@@ -47,12 +47,24 @@ class UnreadKeys {
   /// first case is.
   void add_issues(IssueList& issues) const;
 
+  /// A key that no case read.
+  struct Key {
+    std::string_view name;
+    std::string place;  // as messages begin
+    std::string why;    // "read only with attention.type mla; found attention.type decoder"
+    bool is_swept;
+    bool is_option;  // of the command line, not of a file
+  };
+  std::vector<Key> keys() const;
+
  private:
   struct Written {
     const ReadRule* rule;
     Mark mark;
+    bool is_swept;
     std::string found;  // the first case in words
   };
+  std::string why(const Written& key) const;
   std::vector<Written> unread_;
   std::size_t num_cases_ = 0;
 };

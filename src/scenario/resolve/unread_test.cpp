@@ -123,6 +123,43 @@ TEST_CASE("what is drawn is unread beside a file, and rounds where nothing takes
   CHECK(error_of(base_text("batch: q1s64\ntiming: {rounds: 3, order: alternate}\n")) == "accepted");
 }
 
+TEST_CASE("a key of a file that an option leaves unread is left out, with a notice") {
+  const ScenarioOptions sequential{.overrides = {{"timing.order", "sequential"}},
+                                   .search_path = {}};
+  const std::string text = base_text("batch: q1s64\ntiming: {rounds: 7, order: alternate}\n");
+  const Scenario scenario = parse_scenario(text, "s.yaml", sequential);
+  CHECK(scenario.notices ==
+        std::vector<std::string>{
+            "s.yaml:4: timing.rounds: left out, since with the options of the command line nothing "
+            "reads it (read only with timing.order alternate; found attention.type decoder, "
+            "timing.order sequential)"});
+  // As if it had never been there: a baseline without it is of the same problem.
+  CHECK(scenario.cases.at(0).timing.rounds == Problem().timing.rounds);
+  CHECK(scenario.cases.at(0).timing.order == TimingOrder::kSequential);
+  CHECK(parse_scenario(text, "s.yaml").notices.empty());
+}
+
+TEST_CASE("an option excuses only what it left unread") {
+  const auto with = [](const std::string& more, const char* key, const char* value) {
+    return error_of(base_text("batch: q1s64\n" + more),
+                    {.overrides = {{key, value}}, .search_path = {}});
+  };
+  const std::string fp8 = "kv_cache: {dtype: fp8, k_scale: 0.5}\n";
+  CHECK(with(fp8, "kv_cache.dtype", "auto") == "accepted");
+  // Its own contradiction, whatever else is set.
+  CHECK(with("kv_cache: {k_scale: 0.5}\n", "inputs.seed", "3")
+            .starts_with("E-CONFIG: s.yaml:4: kv_cache.k_scale: read only with"));
+  // Another option's key.
+  const ScenarioOptions both{.overrides = {{"kv_cache.dtype", "auto"}, {"kv_cache.v_scale", "0.5"}},
+                             .search_path = {}};
+  CHECK(error_of(base_text("batch: q1s64\n" + fp8), both)
+            .starts_with("E-CONFIG: --set kv_cache.v_scale=0.5: kv_cache.v_scale: read only with"));
+  // A sweep's, by which its cases are named.
+  CHECK(with("kv_cache: {dtype: fp8}\nsweep:\n  kv_cache.k_scale: [0.5, 1]\n", "kv_cache.dtype",
+             "auto")
+            .starts_with("E-CONFIG: s.yaml:6: kv_cache.k_scale: read only with"));
+}
+
 TEST_CASE("a key needs one case that reads it, and null and auto are no values") {
   CHECK(error_of(base_text("batch: q1s64\nkv_cache: {k_scale: 0.5}\n"
                            "sweep: {kv_cache.dtype: [auto, fp8]}\n")) == "accepted");
