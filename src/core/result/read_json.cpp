@@ -276,6 +276,10 @@ Result result_from_json(const std::string& text, const MetricTable& table) {
   if (nests_too_deep(text)) fail(ErrorKind::kFormat, "result: nested too deep");
   const Json json = parse_json<Json>(text);
   if (json.is_discarded()) fail(ErrorKind::kFormat, "result: not JSON");
+  return result_from_document(json, table);
+}
+
+Result result_from_document(const Json& json, const MetricTable& table) {
   return read_result({json, "result"}, table);
 }
 

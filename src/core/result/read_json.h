@@ -3,8 +3,7 @@
 // nothing of a Result may get lost on the way.
 #pragma once
 
-#include <string>
-
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -20,5 +19,8 @@ bool nests_too_deep(std::string_view json);
 /// Reads what result_to_json wrote; a null number is NaN, unknown keys are ignored. Errors:
 /// E-FORMAT naming the key that is missing or of the wrong type.
 Result result_from_json(const std::string& text, const MetricTable& table = metric_table());
+/// The same of what is parsed already, and does not nest too deep.
+Result result_from_document(const nlohmann::ordered_json& json,
+                            const MetricTable& table = metric_table());
 
 }  // namespace attnbench

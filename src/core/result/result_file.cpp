@@ -19,7 +19,7 @@
 namespace attnbench {
 namespace {
 
-using Document = nlohmann::json;
+using Document = nlohmann::ordered_json;  // the type of result_from_document()
 
 constexpr int kSchemaVersion = 1;
 
@@ -107,7 +107,7 @@ void widen_clocks(const Document& result, ResultFile& file) {
 
 void read_result(const Document& json, ResultFile& file) {
   try {
-    file.results.push_back(result_from_json(json.dump()));
+    file.results.push_back(result_from_document(json));
   } catch (const Error& error) {
     fail(error.kind(), "{}: results[{}]: {}", file.path, file.results.size(), error.what());
   }
@@ -146,7 +146,10 @@ ResultFile parse_result_file(const std::string& text, const std::string& path) {
   file.path = path;
   if (nests_too_deep(text)) fail(ErrorKind::kFormat, "{}: nested too deep", path);
   const std::size_t line_end = text.find('\n');
-  const Document first_line = parse(std::string_view(text).substr(0, line_end));
+  const std::string_view head = std::string_view(text).substr(0, line_end);
+  // Why looked for first: a file may be one line, and is parsed below.
+  const bool may_be_journal = head.substr(0, 4096).find("\"journal\"") != std::string_view::npos;
+  const Document first_line = may_be_journal ? parse(head) : Document();
   const bool is_journal = first_line.is_object() && first_line.contains("journal");
   if (is_journal) {
     read_head(first_line, file);

@@ -405,6 +405,10 @@ std::optional<ResultFile> json_results(const Document& json, const std::string& 
 std::optional<ResultFile> parse_foreign_results(const std::string& text, const std::string& path) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return std::nullopt;
+  // Why looked for first: result files of this program are long, and are parsed elsewhere.
+  const bool may_be_list_of_benchmarks =
+      text[first] == '[' || text.find("\"benchmarks\"") != std::string::npos;
+  if (text[first] == '{' && !may_be_list_of_benchmarks) return std::nullopt;
   if (text[first] == '{' || text[first] == '[') {
     const Document json = Document::parse(text, nullptr, /*allow_exceptions=*/false);
     if (json.is_discarded()) return std::nullopt;
