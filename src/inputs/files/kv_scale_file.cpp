@@ -53,6 +53,7 @@ class KvScaleParser {
     } else {
       const auto nested = document.find("layers");
       const bool is_nested = nested != document.end() && nested->is_object();
+      if (is_nested) name_the_left_out(document, {"layers"}, "");
       for (const auto& [layer, entry] : (is_nested ? *nested : document).items()) {
         read_layer(layer, entry);
       }
@@ -89,7 +90,22 @@ class KvScaleParser {
       scales.q = scale_number(*query, where(layer, "q_scale"));
       check_scale(scales.q, where(layer, "q_scale"));
     }
+    name_the_left_out(entry, {"k_scale", "v_scale", "q_scale"},
+                      fmt::format("layer '{}': ", shown(layer)));
     file_.layers.emplace_back(layer, std::move(scales));
+  }
+
+  /// A notice of the members that are not `known`: one of them may be a misspelt scale.
+  void name_the_left_out(const Json& object, std::initializer_list<std::string_view> known,
+                         const std::string& where) {
+    std::vector<std::string> left_out;
+    for (const auto& [key, value] : object.items()) {
+      const bool is_known = std::find(known.begin(), known.end(), key) != known.end();
+      if (!is_known) left_out.push_back(key);
+    }
+    if (left_out.empty()) return;
+    file_.notices.push_back(
+        fmt::format("{}: {}left out: {}", name_, where, quoted_names(left_out)));
   }
 
   const Json& member(const Json& object, const char* key) const {

@@ -43,6 +43,15 @@ TEST_CASE("a layer of the kv-cache form has numbers, or a list of one a head") {
   CHECK(file.notices[0].find("'b' has no q_scale") != std::string::npos);
 }
 
+TEST_CASE("what is no scale of a layer is named") {
+  const KvScaleFile file = parse_kv_scales(
+      R"({"note": "x", "layers": {"a": {"k_scale": 1, "v_scale": 1, "q_scale": 1, "qscale": 2}}})",
+      "s");
+  REQUIRE(file.notices.size() == 2);
+  CHECK(file.notices[0] == "KV-cache scale file s: left out: 'note'");
+  CHECK(file.notices[1] == "KV-cache scale file s: layer 'a': left out: 'qscale'");
+}
+
 TEST_CASE("the legacy form has one scale a layer, for keys and values") {
   const KvScaleFile file = parse_kv_scales(
       R"({"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn",
