@@ -71,7 +71,10 @@ def bits(adapter, attribute, names):
     from attnbench.adapter import Adapter
 
     result = 0
-    for word in getattr(adapter, attribute, getattr(Adapter, attribute)):
+    words = getattr(adapter, attribute, getattr(Adapter, attribute))
+    if isinstance(words, str):  # a list of letters, otherwise
+        raise ValueError(f"{attribute}: expected a tuple, ({words!r},), found the text {words!r}")
+    for word in words:
         if word not in names:
             raise ValueError(f"{attribute}: unknown '{word}' (known: {', '.join(names)})")
         result |= names[word]

@@ -41,6 +41,8 @@ def supports(name, problem_address):
         answer = asked(problem.Problem(problem_address)) if asked else None
     except ModuleNotFoundError as error:
         return (describe.not_found(error.name),)
+    if isinstance(answer, bool):  # is True a reason, or does it mean that there is none?
+        raise TypeError(f"supports() returned {answer}, expected a text or a list of reasons, None without any")
     if not answer:
         return ()
     return (answer,) if isinstance(answer, str) else ("\n".join(answer),)

@@ -277,6 +277,13 @@ class FaultyOnes(Classes):
             ["needs ATTNBENCH_SINKS, which the plugin does not declare"],
         )
 
+    def test_true_and_false_are_no_reasons(self):
+        for answer in (True, False):
+            self.write("mine.py", MINE + "\nclass Mine(Right):\n    def supports(self, problem):\n"
+                       f"        return {answer}\n")  # fmt: skip
+            (reason,) = self.run_classes(SMALL, "Mine", code=4)["Mine"]["reasons"]
+            self.assertIn(f"TypeError: supports() returned {answer}, expected a text or a list", reason)
+
     def test_a_module_that_lacks_a_package_is_unsupported_and_not_bad_usage(self):
         self.write("mine.py", "import there_is_no_such_package\nclass Mine: pass\n")
         reasons = self.run_classes(SMALL, "Mine", code=3)["Mine"]["reasons"]
@@ -303,6 +310,7 @@ class Names(Classes):
     def test_what_is_declared_has_to_exist(self):
         for line, words in (('lse = "base_10"', "lse: unknown 'base_10' (known: None, 'natural'"),
                             ('features = ("causl",)', "features: unknown 'causl' (known: causal"),
+                            ('features = "causal"', "features: expected a tuple, ('causal',), found the text"),
                             ('kv = "pages"', "kv: unknown 'pages'"),
                             ('lse_axes = "HD"', "lse_axes: unknown 'HD'"),
                             ('attention_types = ("op",)', "expected operations where"),
