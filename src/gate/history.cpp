@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/parsing.h"
@@ -56,9 +59,16 @@ std::string text_of(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-/// A line of the file. `place` is for messages.
-HistoryRecord record_of(const std::string& line, const std::string& place) {
+/// What a process that died, or a full disk, left of a line; a later run began a new one.
+bool is_cut_off(const std::string& line) {
+  constexpr std::string_view kBegin = "{\"schema_version\"";
+  return kBegin.starts_with(line.substr(0, kBegin.size()));
+}
+
+/// A line of the file; nothing of one that was cut off. `place` is for messages.
+std::optional<HistoryRecord> record_of(const std::string& line, const std::string& place) {
   const Json json = parse_json<Json>(line);
+  if (json.is_discarded() && is_cut_off(line)) return std::nullopt;
   const bool is_ours = json.is_object() && json.contains("id") && json.contains("schema_version");
   if (!is_ours) {
     fail(ErrorKind::kFormat, "{}: expected a line that 'run --history' wrote, found {:.40}", place,
@@ -86,6 +96,10 @@ HistoryRecord record_of(const std::string& line, const std::string& place) {
 }
 
 void read_file(const std::string& path, std::vector<HistoryRecord>& records) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    fail(ErrorKind::kIo, "{}: expected a readable file, found a folder", path);
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
   content << file.rdbuf();
@@ -97,8 +111,8 @@ void read_file(const std::string& path, std::vector<HistoryRecord>& records) {
     if (end == std::string::npos) return;  // a process died while it wrote
     ++number;
     if (end > begin) {
-      records.push_back(
-          record_of(text.substr(begin, end - begin), fmt::format("{}:{}", path, number)));
+      auto record = record_of(text.substr(begin, end - begin), fmt::format("{}:{}", path, number));
+      if (record) records.push_back(*std::move(record));
     }
     begin = end + 1;
   }
@@ -116,8 +130,15 @@ bool ends_within_line(const std::string& path) {
 void append_text(const std::string& path, const std::string& text) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0) fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+  const off_t end = lseek(file, 0, SEEK_END);
   const ssize_t written = write(file, text.data(), text.size());
   const int error = errno;
+  // What a full disk took of the lines goes again: nothing could read what a later run writes
+  // behind it. Unless another run has written there meanwhile.
+  const bool is_cut_off = written > 0 && written < static_cast<ssize_t>(text.size());
+  if (is_cut_off && lseek(file, 0, SEEK_END) == end + written && ftruncate(file, end) != 0) {
+    errno = 0;  // the error below is of the disk
+  }
   close(file);
   if (written != static_cast<ssize_t>(text.size())) {
     fail(ErrorKind::kIo, "cannot write '{}': {}", path,

@@ -1,14 +1,17 @@
 """run --history, attnbench history, attnbench diff, and result files in other formats."""
 
 import csv
+import functools
 import io
 import json
+import resource
+import subprocess
 import unittest
 import xml.etree.ElementTree as ElementTree
 
 from result_files import failed, result, result_file, timed
 from timings import retime
-from tool import TINY, TINY_CASE, ToolTest, strict_json
+from tool import BINARY, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
 
 def line(day, median_us, backend="FLASH_ATTN", **fields):
@@ -42,9 +45,27 @@ class History(ToolTest):
         lines = (self.dir / "h.jsonl").read_text().splitlines()
         self.assertEqual([text[:19] for text in lines], ['{"schema_version": 1'[:19]] * 2
                          + ['{"schema_version":1'])  # fmt: skip
+        read = strict_json(self.expect(0, "history", "h.jsonl", "--json", "-").out)["series"]
+        self.assertEqual([series["id"] for series in read],
+                         ["decode/q1s1k/FLASH_ATTN", f"tiny/{TINY_CASE}/FLASH_ATTN"])  # fmt: skip
         self.write("h.jsonl", line(0, 100))
         self.expect(0, "run", "tiny.yaml", "--no-timing", "--history", "h.jsonl")
         self.assertEqual(len((self.dir / "h.jsonl").read_text().splitlines()), 2)
+
+    def test_a_full_disk_leaves_no_part_of_a_line(self):
+        self.write("tiny.yaml", TINY + "backends: [FLASH_ATTN]\n")
+        text = line(0, 100) + "\n"
+        self.write("h.jsonl", text)
+        limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (len(text) + 100,) * 2)
+        done = subprocess.run([BINARY, "run", "tiny.yaml", "--no-timing", "--history", "h.jsonl"], cwd=self.dir,
+                              capture_output=True, text=True, preexec_fn=limit, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("cannot write 'h.jsonl': ", done.stderr)
+        self.assertEqual((self.dir / "h.jsonl").read_text(), text)
+
+    def test_a_folder_is_no_history(self):
+        self.assertIn(".: expected a readable file, found a folder",
+                      self.expect(2, "history", ".").err)  # fmt: skip
 
     def test_a_run_appends_a_line_for_every_result(self):
         self.write("tiny.yaml", TINY + "backends: [FLASH_ATTN, TRITON_ATTN]\n")
