@@ -230,7 +230,7 @@ class Asking(PluginTest):
                       outcome.err)  # fmt: skip
         result = self.run_plugin(TINY, library, "--no-timing", code=4)["MINE"]
         self.assertEqual(result["status"], "error")
-        self.assertIn("before its first phase: signal 11", result["reasons"][0])
+        self.assertIn("before its first phase, waiting for supports() of MINE: signal 11", result["reasons"][0])
 
 
 # What gcc before version 13 links into every library that is built with -ffast-math.
