@@ -153,6 +153,11 @@ struct KvParams {
   const void* rope;
   i64 rope_token_stride;  // in elements
   int rope_size;          // R < D; read where there is a rope
+  /// Paged codes of one byte whose values have become f16, number for number, in pages of their
+  /// own: `value` points at these, and the scales of values are still to be applied. Entries as in
+  /// block_table, in rows of as many columns. Null: values have the pages and the type of keys.
+  const int* value_block_table;
+  i64 value_block_stride;
 };
 
 /// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact

@@ -459,7 +459,7 @@ struct HopperConsumer : HopperFewRows<Config> {
     if (Shape::kIsPlain && half < 2) {
       store_row_lse(at, half, half == 0 ? bases[0] : bases[1], half == 0 ? sums[0] : sums[1]);
     }
-    if constexpr (Shape::kInt8Values == 1) scale_columns(r);
+    if constexpr (Shape::kInt8Numbers) scale_columns(r);
   }
 
   /// Scales of this thread's rows, with that of the softmax. Why none is 0 where it is applied to

@@ -395,7 +395,7 @@ struct HopperProducts : HopperPlace<Config> {
     } else {
       await(shape.value_full(values.stage), values.parity);
     }
-    if constexpr (Shape::kInt8Values == 1) return;  // whatever int8 codes are, they are finite
+    if constexpr (Shape::kInt8Numbers) return;
     u32 found = 0;
     for (int i = first; i < kWords; i += all) {
       const uint4 four = words[i];

@@ -28,12 +28,14 @@ struct HopperTile {
                         // (beside.cuh): stages of each of these; 0: there are none
   bool wide_values = false;     // of e4m3 scores: weights keep 16 bits, and so values become f16
   bool slope_products = false;  // ALiBi is a product of slopes and distances: kDistanceRows
+  bool values_apart = false;    // values are f16 in memory, beside keys of one byte
 };
 
 ATTN_FN constexpr int value_operand_bytes(const HopperTile& tile) {
   return tile.int8_values != 0 || tile.wide_values ? 2 : tile.operand_bytes;
 }
 ATTN_FN constexpr int value_stored_bytes(const HopperTile& tile) {
+  if (tile.values_apart) return 2;
   return tile.int8_values != 0 ? tile.int8_values : tile.stored_bytes;
 }
 

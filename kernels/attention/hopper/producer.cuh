@@ -145,7 +145,9 @@ struct HopperProducer {
     const i64 head_stride = kIsKey ? params.kv.head_stride_key : params.kv.head_stride_value;
     Pages pages;
     pages.chunk = item.tile.kv_head * static_cast<int>(head_stride / kElements);
-    pages.table = params.kv.block_table + item.tile.request * params.kv.block_table_stride;
+    const int* table = params.kv.block_table;
+    if constexpr (!kIsKey && has_values_apart<Config>()) table = params.kv.value_block_table;
+    pages.table = table + item.tile.request * params.kv.block_table_stride;
     // Why first out: one tile reads the keys of a decode, several the keys of a prefill.
     const bool read_once = has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows;
     pages.policy = read_once ? kEvictFirst : kEvictLast;

@@ -88,6 +88,12 @@ ATTN_FN constexpr int rope_columns() {
   }
 }
 
+/// Whether values lie as f16 in pages of their own (KvParams::value_block_table; kValuesApart).
+template <class Config>
+ATTN_FN constexpr bool has_values_apart() {
+  return requires { Config::kValuesApart; };
+}
+
 /// Query heads of a KV head, where the Config has them as a constant (kGroup): divisions by it are
 /// shifts then, or products. Short prompts have a row tile every few microseconds, and every warp
 /// divides.
@@ -129,7 +135,8 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 
 /// Config: kQuery (also of the products), kKeyValue (that, or e4m3), kOutput (Element) ·
 /// kInt8Value (where kQuery is int8: the values in memory, int8 or of 16 bits) · kWideValues, where
-/// there is one (kQuery is e4m3, weights keep 16 bits) · kHeadSize,
+/// there is one (kQuery is e4m3, weights keep 16 bits) · kValuesApart, where there is one:
+/// has_values_apart(), with kWideValues or where kInt8Value is f16 · kHeadSize,
 /// kVHeadSize · kOutputColumns (of them, multiples of 8) · kBlockSize (0 = ragged) ·
 /// kRoundDequantized (codes are scaled and rounded before the products, not scores and outputs
 /// after them) · kPromote (of e4m3 products: tiles whose sums may stay in the tensor cores, 0 =
@@ -162,12 +169,17 @@ struct HopperShape {
   /// Scores get what ALiBi adds from the tensor cores, along a tile: HopperPlan::slopes.
   static constexpr bool kSlopeProducts = requires { Config::kSlopeProducts; };
   static_assert(!kSlopeProducts || Config::kSlopes > 0);
-  static constexpr int kValueStored = kInt8 ? kInt8Values : kStoredBytes;
-  static constexpr HopperTile kTile{
-      Config::kHeadSize,  Config::kVHeadSize, Config::kTileN, Config::kStages,
-      Config::kConsumers, Config::kBlockSize, Config::kAhead, kBytes,
-      kStoredBytes,       Config::kLine,      kInt8Values,    beside_stages<Config>(),
-      kWideValues,        kSlopeProducts};
+  static constexpr HopperTile kTile{Config::kHeadSize,  Config::kVHeadSize,
+                                    Config::kTileN,     Config::kStages,
+                                    Config::kConsumers, Config::kBlockSize,
+                                    Config::kAhead,     kBytes,
+                                    kStoredBytes,       Config::kLine,
+                                    kInt8Values,        beside_stages<Config>(),
+                                    kWideValues,        kSlopeProducts,
+                                    has_values_apart<Config>()};
+  static constexpr int kValueStored = value_stored_bytes(kTile);
+  /// Values are int8 codes, or the numbers of such: all finite, with a scale for each column.
+  static constexpr bool kInt8Numbers = kInt8 && (kInt8Values == 1 || has_values_apart<Config>());
   static constexpr bool kTransposes = transposes_values(kTile);
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
@@ -248,6 +260,9 @@ struct HopperShape {
   static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
   static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));
   static_assert(!kWideValues || Config::kQuery == Element::kE4M3);
+  static_assert(!has_values_apart<Config>() ||
+                (kPaged && (kInt8 || kWideValues) && kProbability == Element::kF16 &&
+                 kValueStored == 2 && !has_tile_list<Config>()));
   static_assert(Config::kCap == 0 || (Config::kSoftCap && !Config::kScaleFirst && !kCodes));
   static_assert(Config::kSlopes == 0 || (!Config::kSoftCap && !Config::kScaleFirst && !kCodes));
   static_assert(!kTransposes || (Config::kTileN % 32 == 0 && Config::kVHeadSize % 16 == 0));

@@ -136,7 +136,12 @@ void check_more_hopper_prefill(const std::function<std::vector<OperationCase>()>
         std::vector<KernelSpec> specs;
         if (sm < 90) return specs;
         specs = specs_on(sm, cases());
-        for (const KernelSpec& spec : specs) CHECK(spec.source == "attention/hopper/prefill.cuh");
+        for (const KernelSpec& spec : specs) {
+          // What puts values into pages of their own is in front of it.
+          if (spec.function != "attn::gather_mla") {
+            CHECK(spec.source == "attention/hopper/prefill.cuh");
+          }
+        }
         return specs;
       },
       Chosen::kNothing);

@@ -3,6 +3,7 @@
 #include "ops/cpu/attention/kv_tile.h"
 
 #include <algorithm>
+#include <span>
 
 #include "core/numbers/dtype.h"
 #include "kernels/common/packed_codes.cuh"
@@ -17,6 +18,8 @@ namespace {
 struct Side {
   const attn::KvParams& kv;
   attn::Element element;
+  const int* block_table;  // of paged ones
+  attn::i64 block_stride;
   const char* base;
   attn::i64 token_stride;
   attn::i64 head_offset;
@@ -100,8 +103,8 @@ void decode_slot(const Side& side, const attn::u8* source, float* destination) {
 void decode_packed(const Side& side, attn::i64 block, attn::i64 slot, int count, int kv_head,
                    const float* scale, float* destination) {
   for (int i = 0; i < count; ++i) {
-    const char* source = side.base + block * side.kv.block_stride + (slot + i) * side.token_stride +
-                         side.head_offset;
+    const char* source =
+        side.base + block * side.block_stride + (slot + i) * side.token_stride + side.head_offset;
     if (attn::shares_slots(side.kv.coding)) {
       decode_slot(side, reinterpret_cast<const attn::u8*>(source), destination);
     } else if (side.kv.coding == attn::KvCoding::kInt4) {
@@ -130,14 +133,14 @@ void decode_ropes(const Side& side, attn::i64 first, int count, float* destinati
 void gather(const Side& side, int request, int kv_head, std::int64_t begin, std::int64_t end,
             float* destination) {
   const attn::KvParams& kv = side.kv;
-  if (kv.block_table == nullptr) {
+  if (side.block_table == nullptr) {
     const attn::i64 first = kv.kv_start_loc[request] + begin;
     const auto count = static_cast<int>(end - begin);
     decode_slots(side, first * side.token_stride + side.head_offset, count, nullptr, destination);
     if (side.columns < side.width) decode_ropes(side, first, count, destination);
     return;
   }
-  const int* blocks = kv.block_table + request * kv.block_table_stride;
+  const int* blocks = side.block_table + request * kv.block_table_stride;
   for (std::int64_t j = begin; j < end;) {
     const attn::i64 block = blocks[j / kv.block_size];
     const attn::i64 slot = j % kv.block_size;
@@ -149,7 +152,7 @@ void gather(const Side& side, int request, int kv_head, std::int64_t begin, std:
     if (kv.coding != attn::KvCoding::kElements) {
       decode_packed(side, block, slot, count, kv_head, scale, destination);
     } else {
-      decode_slots(side, block * kv.block_stride + slot * side.token_stride + side.head_offset,
+      decode_slots(side, block * side.block_stride + slot * side.token_stride + side.head_offset,
                    count, scale, destination);
     }
     destination += static_cast<std::int64_t>(count) * side.width;
@@ -187,6 +190,8 @@ void gather_keys(const attn::AttendParams& params, int request, int kv_head, std
   const attn::KvParams& kv = params.kv;
   const Side side{kv,
                   kv.element,
+                  kv.block_table,
+                  kv.block_stride,
                   static_cast<const char*>(kv.key),
                   kv.token_stride_key,
                   kv_head * kv.head_stride_key,
@@ -204,8 +209,12 @@ void gather_keys(const attn::AttendParams& params, int request, int kv_head, std
 void gather_values(const attn::AttendParams& params, int request, int kv_head, std::int64_t begin,
                    std::int64_t end, Scratch& scratch) {
   const attn::KvParams& kv = params.kv;
+  const bool is_apart = kv.value_block_table != nullptr;
+  const attn::Element element = is_int8(params) ? params.int8.value_element : kv.element;
   const Side side{kv,
-                  is_int8(params) ? params.int8.value_element : kv.element,
+                  is_apart ? attn::Element::kF16 : element,
+                  is_apart ? kv.value_block_table : kv.block_table,
+                  is_apart ? kv.value_block_stride : kv.block_stride,
                   static_cast<const char*>(kv.value),
                   kv.token_stride_value,
                   kv_head * kv.head_stride_value,
@@ -217,7 +226,13 @@ void gather_values(const attn::AttendParams& params, int request, int kv_head, s
                   kv.block_scales.value,
                   kv.v_scale,
                   true};
-  gather(side, request, kv_head, begin, end, scratch.value.data());
+  float* const values = scratch.value.data();
+  gather(side, request, kv_head, begin, end, values);
+  if (!is_apart || kv.v_scale == nullptr) return;
+  // Of codes the table has it.
+  for (float& value : std::span(values, static_cast<std::size_t>((end - begin) * side.width))) {
+    value *= kv.v_scale[kv_head];
+  }
 }
 
 }  // namespace attnbench::cpu

@@ -168,7 +168,8 @@ struct Int8AttendCase {
   int window_left = -1;
   int window_right = 0;
   float soft_cap = 0.0f;
-  bool joined = false;  // splits, by counters of their arrivals
+  bool joined = false;        // splits, by counters of their arrivals
+  bool values_apart = false;  // of level 1: set_values_apart()
 };
 
 /// Pages of the requests one after another, in shuffled blocks; entries past a request's are none.
@@ -301,6 +302,7 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
     p.int8.value_channel_scale =
         static_cast<const float*>(memory.upload(drawn_scales({kKvHeads, d}, 50)));
   }
+  if (c.values_apart) set_values_apart(p, c.seq_lens, ops, memory);
   attn::SplitParams split{};
   if (c.splits) {
     constexpr int kSplits = 3;

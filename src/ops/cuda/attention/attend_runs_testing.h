@@ -40,6 +40,7 @@ struct AttendCase {
   float value_gain = 1.0f;        // of the scale of the values
   float last_value_scale = 0.0f;  // > 0: of the value of each request's last key
   std::string kernel;             // that devices are held to; empty: the first that fits
+  bool values_apart = false;      // set_values_apart()
 };
 
 /// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
@@ -182,6 +183,41 @@ inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const At
   }
 }
 
+/// Values of one byte become f16 in pages of their own, by the operation that pipelines have in
+/// front of attend(). Keys and values have the same sizes.
+inline void set_values_apart(attn::AttendParams& p, const std::vector<int>& seq_lens, Ops& ops,
+                             CaseMemory& memory) {
+  attn::KvParams& kv = p.kv;
+  const attn::i64 row = attn::i64{p.num_kv_heads} * p.v_head_size;
+  std::vector<int> table;
+  std::vector<int> starts{0};
+  std::vector<int> request_of_row;
+  int pages = 0;
+  for (const int len : seq_lens) {
+    const int of_request = (len + kv.block_size - 1) / kv.block_size;
+    for (int i = 0; i < kv.block_table_stride; ++i) table.push_back(i < of_request ? pages++ : -7);
+    starts.push_back(pages * kv.block_size);
+    const auto request = static_cast<int>(starts.size()) - 2;
+    request_of_row.resize(static_cast<std::size_t>(starts.back()), request);
+  }
+  attn::MlaGatherParams gather{};
+  gather.entries = {kv.element,      kv.value,
+                    kv.block_stride, row,
+                    kv.block_table,  kv.block_table_stride,
+                    kv.block_size,   static_cast<int>(row)};
+  gather.output_element = attn::Element::kF16;
+  gather.output = memory.upload(poisoned(Dtype::kF16, {starts.back(), row}));
+  gather.output_token_stride = row;
+  gather.cu_seq_lens = memory.upload(starts);
+  gather.token_to_seq = memory.upload(request_of_row);
+  gather.num_tokens = starts.back();
+  ops.gather_mla(gather);
+  kv.value = gather.output;
+  kv.value_block_table = memory.upload(table);
+  kv.value_block_stride = kv.block_size * row;
+  if (p.int8.query_scale != nullptr) p.int8.value_element = attn::Element::kF16;
+}
+
 inline Tensor draw_queries(const AttendCase& c, attn::i64 tokens, int heads) {
   Tensor query = drawn(c.query, {tokens, heads, c.head_size}, 11, false);
   for (attn::i64 i = 0; i < query.num_elements() && !c.has_large_queries; ++i) {
@@ -190,15 +226,22 @@ inline Tensor draw_queries(const AttendCase& c, attn::i64 tokens, int heads) {
   return query;
 }
 
+inline std::vector<int> seq_lens_of(const AttendCase& c) {
+  std::vector<int> seq_lens;
+  for (std::size_t b = 0; b < c.query_lens.size(); ++b) {
+    seq_lens.push_back(c.query_lens[b] + c.context_lens[b]);
+  }
+  return seq_lens;
+}
+
 /// Queries, keys and the rest of a case on the device; output and LSE are results.
 inline attn::AttendParams attend_params(const AttendCase& c, CaseMemory& memory) {
   const auto requests = c.query_lens.size();
   std::vector<int> starts{0};
-  std::vector<int> seq_lens;
+  const std::vector<int> seq_lens = seq_lens_of(c);
   int max_query_len = 0;
   for (std::size_t b = 0; b < requests; ++b) {
     starts.push_back(starts.back() + c.query_lens[b]);
-    seq_lens.push_back(c.query_lens[b] + c.context_lens[b]);
     max_query_len = std::max(max_query_len, c.query_lens[b]);
   }
   const int heads = kAttendKvHeads * c.group;
@@ -293,7 +336,8 @@ struct DevicePlan {
 
 inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   CaseMemory memory(ops);
-  const attn::AttendParams p = attend_params(c, memory);
+  attn::AttendParams p = attend_params(c, memory);
+  if (c.values_apart) set_values_apart(p, seq_lens_of(c), ops, memory);
   if (c.form == AttendForm::kWhole) {
     ops.attend(p);
     return memory.results();

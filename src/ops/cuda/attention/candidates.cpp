@@ -14,6 +14,9 @@ std::string misfit_of(const AttendCandidate& candidate, const Target& target,
   if (call.params->kv.rope != nullptr && !candidate.knows_ropes) {
     return "keys whose rope part lies apart: it reads whole keys";
   }
+  if (call.params->kv.value_block_table != nullptr && !candidate.knows_value_pages) {
+    return "values in pages of their own: it reads those of the keys";
+  }
   return candidate.misfit(target, call);
 }
 

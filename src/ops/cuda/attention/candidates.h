@@ -62,6 +62,8 @@ struct AttendCandidate {
   /// Whether options of the kernel, which is forced, ask for decodes in a call of their own
   /// (Ops::apart_use()). Null = never.
   bool (*attends_apart)(std::string_view options) = nullptr;
+  /// misfit() looks at KvParams::value_block_table; likewise.
+  bool knows_value_pages = false;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last

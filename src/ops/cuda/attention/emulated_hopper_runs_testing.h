@@ -111,6 +111,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
   if constexpr (requires { Config::kApart; }) constants.push_back(text(true));
   if constexpr (requires { Config::kWideValues; }) constants.push_back(text(true));
   if constexpr (requires { Config::kSlopeProducts; }) constants.push_back(text(true));
+  if constexpr (attn::has_values_apart<Config>()) constants.push_back(text(true));
   if constexpr (requires { Config::kTail; }) constants.push_back(text(true));
   if constexpr (requires { Config::kRopeColumns; }) constants.push_back(text(Config::kRopeColumns));
   if constexpr (attn::has_tile_list<Config>()) {
@@ -155,16 +156,18 @@ class SpecialValues final : public ForwardingOps {
     REQUIRE((is_code || params.kv.element == attn::Element::kBF16));
     const auto put = [&](int key, int head, int column, float value) {
       const attn::KvParams& kv = params.kv;
+      const bool is_apart = kv.value_block_table != nullptr;
       attn::i64 at = head * kv.head_stride_value + column;
       if (kv.block_table == nullptr) {
         at += key * kv.token_stride_value;
       } else {
-        at += kv.block_table[key / kv.block_size] * kv.block_stride +
+        const int* const table = is_apart ? kv.value_block_table : kv.block_table;
+        at += table[key / kv.block_size] * (is_apart ? kv.value_block_stride : kv.block_stride) +
               key % kv.block_size * kv.token_stride_value;
       }
       auto* const values = static_cast<char*>(const_cast<void*>(kv.value));
-      const attn::u16 code = attn::bf16_from_float(value);
-      if (is_code) {
+      const attn::u16 code = is_apart ? attn::f16_from_float(value) : attn::bf16_from_float(value);
+      if (is_code && !is_apart) {
         values[at] = value < 0 ? '\xFF' : '\x7F';  // NaN: there is no infinity
       } else {
         std::memcpy(values + at * 2, &code, sizeof code);

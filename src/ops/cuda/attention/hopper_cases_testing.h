@@ -104,6 +104,21 @@ inline std::vector<HopperCase> hopper_code_cases() {
       add(c, plain + ":unroll=1:bounds=1");
     }
   }
+  for (const int size : {64, 96, 128, 256}) {
+    c = hopper_wide_codes("hopper e4m3, values apart, d" + std::to_string(size), size, size, 16);
+    c.values_apart = true;
+    add(c, plain);
+    c.block_size = 64;
+    c.query_lens = {700, 300, 1, 900};
+    c.context_lens = {500, 0, 90, 10};
+    c.name += " longer";
+    add(c, plain + ":ahead=0:tile_n=64");
+  }
+  c = hopper_wide_codes("hopper e4m3, values apart, d128 window and sinks", 128, 128, 32);
+  c.values_apart = true;
+  c.window_left = 50;
+  c.has_sinks = true;
+  add(c, plain);
   c = hopper_wide_codes("hopper e4m3, P of 16 bits, d80 windows", 80, 80);
   c.window_right = -1;
   c.query_lens = {64, 64, 20, 0, 64};
@@ -348,6 +363,19 @@ inline std::vector<Int8AttendCase> hopper_int8_cases() {
     c.soft_cap = 2.0f;
     cases.push_back(c);
   }
+  for (const int size : {64, 96, 128, 256}) {
+    Int8AttendCase c{Dtype::kI8, size};
+    c.values_apart = true;
+    c.query_lens = {130, 0, 5, 40, 300};
+    c.seq_lens = {303, 0, 105, 31, 300};
+    cases.push_back(c);
+    if (size != 128) continue;
+    c.query_lens = {1300, 300};
+    c.seq_lens = {1303, 5000};
+    cases.push_back(c);
+    c.window_left = 50;
+    cases.push_back(c);
+  }
   for (const Dtype values : {Dtype::kI8, Dtype::kBF16}) {
     Int8AttendCase c{values, 128};
     c.query_lens = {1, 1, 0, 3, 2};
@@ -377,7 +405,8 @@ inline OperationCase int8_operation(const std::string& kernel, const Int8AttendC
                            std::string(dtype_name(c.values)) + " pages of " +
                            std::to_string(c.block_size) + " windows " +
                            std::to_string(c.window_left) + "/" + std::to_string(c.window_right) +
-                           (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "");
+                           (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "") +
+                           (c.values_apart ? " apart" : "");
   return {name, 4e-2, [=](Ops& ops) { return by_kernel(ops, kernel, run_int8_attend, c); }, 2e-2};
 }
 /// With those of int8 scores.

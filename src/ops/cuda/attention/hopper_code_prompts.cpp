@@ -38,6 +38,7 @@ std::optional<CodePrompt> wide_prompt(const attn::AttendParams& params) {
     return CodePrompt{80, 3, false, true, keys >= kLeastBoundKeys};
   }
   if (is_size(params, 256) && keys <= kMostKeysElsewhere) {
+    if (has_values_apart(params)) return CodePrompt{64, 2, false, false, true};  // as of level 2
     return CodePrompt{64, 2, true, false, false};
   }
   return std::nullopt;
@@ -54,7 +55,9 @@ std::optional<CodePrompt> int8_prompt(const attn::AttendParams& params) {
     return CodePrompt{keys <= kFewKeys ? 64 : 96, 3, false, false, is_level_2};
   }
   if (is_size(params, 128) && keys <= kMostKeysOfInt8) {
-    return CodePrompt{is_level_2 && keys <= kFewKeys ? 64 : 80, 2, false, false, is_level_2};
+    // Values apart, which need no looking over: with maxima by integers 600 bytes spill.
+    const bool bounds = is_level_2 && !has_values_apart(params);
+    return CodePrompt{is_level_2 && keys <= kFewKeys ? 64 : 80, 2, false, false, bounds};
   }
   if (is_size(params, 256)) return CodePrompt{64, 2, false, false, is_level_2};
   return std::nullopt;

@@ -190,9 +190,10 @@ bool is_long_and_full(const attn::AttendParams& params, const HopperPlan& plan) 
 /// keys and three stages 470; of 64 columns 407, 417, 419 and 388 (one NVIDIA H200, 2026-12-01).
 bool is_plain_wide(const attn::AttendParams& params, const HopperPlan& forms) {
   const int columns = std::max(params.head_size, params.v_head_size);
+  const int most_columns = has_values_apart(params) ? 256 : 128;  // as at level 2 of int8
   const bool is_measured =
       is_paged(params) ? is_causal(params) : !is_causal(params) && columns > 64 && columns <= 96;
-  return has_wide_values(params) && is_measured && columns <= 128 && !has_window(params) &&
+  return has_wide_values(params) && is_measured && columns <= most_columns && !has_window(params) &&
          params.score.mm_ranges == nullptr && params.score.soft_cap <= 0.0f &&
          !transforms_scores(forms);
 }
@@ -264,7 +265,7 @@ bool stores_late(const attn::AttendParams& params, const HopperPlan& asked) {
 /// Contiguous keys beside 16-bit queries would spill.
 bool keeps_columns(const attn::AttendParams& params) {
   if (has_int8_scores(params)) return value_element(params) == attn::Element::kI8;
-  return has_wide_values(params) ||
+  return (has_wide_values(params) && !has_values_apart(params)) ||
          (key_bytes(params) == 1 && operand_bytes(params) == 2 && is_paged(params));
 }
 
@@ -503,11 +504,13 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                has_int8_scores(params) ? size_of_element(value_element(params)) : 0};
   plan.tile.wide_values = has_wide_values(params);
   plan.tile.slope_products = forms.tile.slope_products;
+  plan.tile.values_apart = has_values_apart(params);
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.sums = choice.sums;
   plan.apart = choice.apart;
-  plan.fixed_base = choice.fixed_base || (is_prompt_of_level_2(params) && params.head_size > 64);
+  const bool has_wide_columns = is_prompt_of_level_2(params) || has_values_apart(params);
+  plan.fixed_base = choice.fixed_base || (has_wide_columns && params.head_size > 64);
   plan.keep_columns = keeps_columns(params);
   plan.fits_tiles = kFitsWindows;
   plan.tile.ahead = works_ahead(params, forms);
@@ -551,7 +554,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(),
       plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
@@ -564,6 +567,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
       plan.bounds ? ", maxima by integers" : "", plan.ordered ? ", weights before waits" : "",
       plan.add_floats ? ", integers to f32 by additions" : "",
       plan.keep_columns ? ", codes by lanes that keep their columns" : "",
+      plan.tile.values_apart ? ", values of f16 from pages of their own" : "",
       plan.unrolled ? ", a step for every stage" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;

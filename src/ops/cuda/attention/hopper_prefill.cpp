@@ -53,6 +53,9 @@ std::string int8_misfit(const attn::AttendParams& params) {
 std::string element_misfit(const attn::AttendParams& params) {
   const attn::Element query = params.query_element;
   const attn::KvParams& kv = params.kv;
+  if (has_values_apart(params) && !has_int8_scores(params) && !has_wide_values(params)) {
+    return "values in pages of their own beside weights in e4m3, or queries of 16 bits";
+  }
   if (has_int8_scores(params)) return int8_misfit(params);
   if (kv.element == attn::Element::kE4M3 && kv.key_scales != nullptr) {
     return "scales of every token and head: it has those of tensors and heads";
@@ -69,21 +72,24 @@ std::string element_misfit(const attn::AttendParams& params) {
 
 /// What every row of one side starts on.
 Alignment side_alignment(const attn::AttendParams& params, attn::Element element, const void* data,
-                         attn::i64 token_stride, attn::i64 head_stride) {
-  const attn::KvParams& kv = params.kv;
+                         attn::i64 token_stride, attn::i64 head_stride, attn::i64 block_stride) {
   Alignment alignment;
   alignment.pointer(data).stride(token_stride, element).stride(head_stride, element);
-  if (is_paged(params)) alignment.stride(kv.block_stride, element);
+  if (is_paged(params)) alignment.stride(block_stride, element);
   return alignment;
+}
+attn::i64 value_block_stride(const attn::AttendParams& params) {
+  return has_values_apart(params) ? params.kv.value_block_stride : params.kv.block_stride;
 }
 
 std::string row_misfit(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
   const int keys =
-      std::min(side_alignment(params, kv.element, kv.key, kv.token_stride_key, kv.head_stride_key)
+      std::min(side_alignment(params, kv.element, kv.key, kv.token_stride_key, kv.head_stride_key,
+                              kv.block_stride)
                    .common_bytes(),
                side_alignment(params, value_element(params), kv.value, kv.token_stride_value,
-                              kv.head_stride_value)
+                              kv.head_stride_value, value_block_stride(params))
                    .common_bytes());
   if (keys < kRowAlignment) {
     return fmt::format("rows of keys and values lie on multiples of {} bytes, {} are needed", keys,
@@ -145,7 +151,8 @@ TensorSwizzle swizzle_of(int span) {
 }
 
 TensorMap side_map(const attn::AttendParams& params, const HopperPlan& plan, attn::Element element,
-                   const void* data, attn::i64 token_stride, attn::i64 head_stride, int columns) {
+                   const void* data, attn::i64 token_stride, attn::i64 head_stride,
+                   attn::i64 block_stride, int columns) {
   const int bytes = size_of_element(element);
   const int stored = attn::stored_columns(plan.tile, columns, bytes);
   const int span = attn::side_span(plan.tile, columns, bytes);
@@ -178,7 +185,7 @@ TensorMap side_map(const attn::AttendParams& params, const HopperPlan& plan, att
   const std::int64_t lines = head_stride * bytes / span * (params.num_kv_heads - 1) + chunks;
   map.rank = 5;
   map.extents = {span / bytes, 8, lines, params.kv.block_size / 8, kUncounted};
-  map.strides = {bytes, token_bytes, span, 8 * token_bytes, params.kv.block_stride * bytes};
+  map.strides = {bytes, token_bytes, span, 8 * token_bytes, block_stride * bytes};
   map.box = {span / bytes, 8, chunks, rows / 8, 1};
   return map;
 }
@@ -205,7 +212,7 @@ bool saves(const Launcher& launcher, const AttendCall& call) {
                           .stride(save.value_token_stride, save.value_element)
                           .stride(save.value_head_stride, save.value_element)
                           .common_bytes();
-  return save.slot_mapping == nullptr && !plan.tile.ahead &&
+  return save.slot_mapping == nullptr && !plan.tile.ahead && !has_values_apart(params) &&
          max_packed_rows(params) <= plan.tile_rows() && aligned >= kRowAlignment;
 }
 
@@ -369,15 +376,20 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   if (plan.tile.slope_products) {
     kernel.spec.constants.emplace_back("bool kSlopeProducts", spec_flag(true));
   }
+  if (plan.tile.values_apart) {
+    kernel.spec.constants.emplace_back("bool kValuesApart", spec_flag(true));
+  }
   if (plan.tail) kernel.spec.constants.emplace_back("bool kTail", spec_flag(true));
   if (params.kv.rope != nullptr) {
     kernel.spec.function = "attn::hopper_prefill_rope";
     kernel.spec.constants.emplace_back("int kRopeColumns", std::to_string(params.kv.rope_size));
   }
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
-  kernel.spec.name = fmt::format("hopper_prefill{}{} {}x{}", problem_name(params),
-                                 params.kv.rope != nullptr ? " rope apart" : "", plan.tile_rows(),
-                                 plan.tile.tile_n);
+  const char* const apart = params.kv.rope != nullptr  ? " rope apart"
+                            : has_values_apart(params) ? " values apart"
+                                                       : "";
+  kernel.spec.name = fmt::format("hopper_prefill{}{} {}x{}", problem_name(params), apart,
+                                 plan.tile_rows(), plan.tile.tile_n);
   kernel.tile_rows = plan.tile_rows();
   kernel.threads = (plan.tile.consumers + (plan.tile.beside > 0 ? 2 : 1)) * 128;
   kernel.shared_bytes = attn::hopper_layout(plan.tile).total;
@@ -450,20 +462,20 @@ LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
 TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, kv.element, kv.key, kv.token_stride_key, kv.head_stride_key,
-                  own_key_columns(params));
+                  kv.block_stride, own_key_columns(params));
 }
 
 TensorMap hopper_rope_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   attn::AttendParams shared = params;
   shared.num_kv_heads = 1;
-  return side_map(shared, plan, kv.element, kv.rope, kv.rope_token_stride, 0, kv.rope_size);
+  return side_map(shared, plan, kv.element, kv.rope, kv.rope_token_stride, 0, 0, kv.rope_size);
 }
 
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, value_element(params), kv.value, kv.token_stride_value,
-                  kv.head_stride_value, multiplied_columns(params));
+                  kv.head_stride_value, value_block_stride(params), multiplied_columns(params));
 }
 
 bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan) {
@@ -510,6 +522,7 @@ const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
                                               .launch = launch_hopper,
                                               .options_misfit = hopper_prefill_options_misfit,
                                               .saves = saves,
-                                              .knows_ropes = true};
+                                              .knows_ropes = true,
+                                              .knows_value_pages = true};
 
 }  // namespace attnbench::cuda

@@ -271,6 +271,8 @@ const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan
     return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
                                      : first_tile(kCodeTiles, params, scales_first, forms.apart);
   }
+  // Values of 16 bits in memory, as of level 2.
+  if (has_values_apart(params)) return first_tile(kInt8Tiles, params, scales_first);
   if (has_wide_values(params)) {
     const bool is_window = has_short_sequences(params) && max_packed_rows(params) <= kWindowRows &&
                            has_columns_of(kWideWindowTile, params) && !scales_first;
