@@ -58,8 +58,8 @@ class ForwardingOps : public Ops {
   bool takes_rope_apart(const attn::AttendParams& params) const override {
     return inner_.takes_rope_apart(params);
   }
-  bool wants_wide_pages(const attn::AttendParams& params) const override {
-    return inner_.wants_wide_pages(params);
+  WideUse wide_use(const attn::AttendParams& params) const override {
+    return inner_.wide_use(params);
   }
   bool fuses(const attn::LatentQueryParams& params) const override { return inner_.fuses(params); }
   bool fuses(const attn::ValueOutputParams& params) const override { return inner_.fuses(params); }

@@ -94,9 +94,9 @@ class NotingOps final : public Ops {
     note("takes a rope apart");
     return true;
   }
-  bool wants_wide_pages(const attn::AttendParams&) const override {
-    note("wants wide pages");
-    return true;
+  WideUse wide_use(const attn::AttendParams&) const override {
+    note("wide_use");
+    return WideUse::kAlways;
   }
   bool fuses(const attn::LatentQueryParams&) const override {
     note("fuses a query");
@@ -201,7 +201,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.take_kernels().size() == 3);
   const std::string prepared = call(outer, "prepare_matmul", &Ops::prepare_matmul);
   CHECK(outer.takes_rope_apart({}));
-  CHECK(outer.wants_wide_pages({}));
+  CHECK(outer.wide_use({}) == WideUse::kAlways);
   CHECK(outer.fuses(attn::LatentQueryParams{}));
   CHECK(outer.fuses(attn::ValueOutputParams{}));
 
@@ -212,8 +212,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
            << ' ' << host << " 5\ndownload " << host << ' ' << buffer.get() << " 6 4\npoison "
            << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
-           << prepared
-           << "\ntakes a rope apart\nwants wide pages\nfuses a query\nfuses an output\n";
+           << prepared << "\ntakes a rope apart\nwide_use\nfuses a query\nfuses an output\n";
   CHECK(lines(inner.calls) == expected.str());
 }
 

@@ -36,6 +36,13 @@ enum class TileUse {
   kAlways,       // the kernel that is forced, or one of its options, asks for it
 };
 
+/// When the codes of prompts become pages of 16 bits in front of their attention.
+enum class WideUse {
+  kNever,        // no kernel is faster over these pages, or a kernel is forced
+  kWhereItPays,  // where their keys are read often enough
+  kAlways,       // an option of the kernel that is forced asks for it
+};
+
 /// When a pipeline that has one call for decodes and prefills attends to the decodes in another.
 enum class ApartUse {
   kNever,        // one call is as good, or a kernel is forced
@@ -109,9 +116,10 @@ class Ops {
   /// Whether attend() takes keys whose rope part lies apart (KvParams::rope), and by the kernel
   /// that would attend to the same keys made whole: then they need not be copied together.
   virtual bool takes_rope_apart(const attn::AttendParams& params) const = 0;
-  /// Whether attend() over these pages of 16 bits is so fast that the codes of prompts are better
-  /// converted to such pages in front of it (gather_mla()) than by attend() itself.
-  virtual bool wants_wide_pages(const attn::AttendParams& params) const = 0;
+  /// Whether attend() with these parameters, over keys and values of 16 bits or values alone
+  /// (KvParams::value_block_table), is so fast that the codes of prompts are better converted to
+  /// such pages in front of it (gather_mla()) than by attend() itself.
+  virtual WideUse wide_use(const attn::AttendParams& params) const = 0;
   /// Whether make_latent_query(), or project_values(), is more than the operations that it stands
   /// for, one after the other.
   virtual bool fuses(const attn::LatentQueryParams& params) const = 0;

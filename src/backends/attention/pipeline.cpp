@@ -406,22 +406,26 @@ bool AttentionPipeline::can_scale_once() const {
 }
 
 std::optional<attn::AttendParams> AttentionPipeline::widened(const attn::AttendParams& part) {
-  const bool is_coded = cache_ != nullptr && reads_tensor_scales(problem_.kv_cache.dtype);
-  if (!is_coded || !can_scale_once()) return std::nullopt;
-  const std::optional<WidePages> wide = make_wide_pages(attended_.batch, part, memory_);
+  if (cache_ == nullptr) return std::nullopt;
+  std::optional<WidePages> wide;
+  if (reads_tensor_scales(problem_.kv_cache.dtype) && can_scale_once()) {
+    wide = make_wide_pages(attended_.batch, part, memory_);
+  }
+  if (!wide) wide = make_wide_values(attended_.batch, part, memory_);
   if (!wide) return std::nullopt;
-  is_widened_ = true;
+  widened_ = wide->keys ? "codes" : "values";
   add_step(counted_step("widen_cache", [this, pages = *wide] {
-    ops().gather_mla(pages.keys);
+    if (pages.keys) ops().gather_mla(*pages.keys);
     ops().gather_mla(pages.values);
   }));
   return wide->attend;
 }
 
 Facts AttentionPipeline::facts() const {
-  if (!is_widened_) return {};
-  return {{"codes of prompts", fmt::format("converted to {} in front of the attention",
-                                           dtype_name(problem_.attention.dtype))}};
+  if (widened_.empty()) return {};
+  const Dtype dtype = widened_ == "values" ? Dtype::kF16 : problem_.attention.dtype;
+  return {{widened_ + " of prompts",
+           fmt::format("converted to {} in front of the attention", dtype_name(dtype))}};
 }
 
 void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {

@@ -65,7 +65,7 @@ class AttentionPipeline : public Pipeline {
   /// One pass over requests [first, first + count) of those that are attended.
   attn::AttendParams slice(int first, int count) const;
   /// `part` over wide pages, with a counted step in front that makes them; none where they are not
-  /// wanted or do not pay (make_wide_pages()).
+  /// wanted or do not pay (make_wide_pages(), make_wide_values()).
   std::optional<attn::AttendParams> widened(const attn::AttendParams& part);
   /// Adds the step that carries the FLOPs and bytes of the attention.
   void add_attend_step(std::string name, std::function<void()> run);
@@ -110,7 +110,7 @@ class AttentionPipeline : public Pipeline {
   std::unique_ptr<KvScaleStep> kv_scales_;  // where the scales are made from the data
   std::vector<Step> steps_;
   std::size_t attend_step_ = 0;
-  bool is_widened_ = false;              // some requests are attended over wide pages
+  std::string widened_;                  // what some requests have wide pages of: "codes"
   std::optional<RedrawBlocks> redrawn_;  // what changes between timed samples
   std::vector<SampleSide::Plane> planes_;
   Buffer* cache_ = nullptr;  // where the type has one

@@ -16,6 +16,9 @@ namespace {
 constexpr std::int64_t kTileRows = 192;
 constexpr std::int64_t kTileKeys = 80;      // whole ones of which a tile of rows goes through
 constexpr std::int64_t kLeastReads10 = 23;  // of a key, by tiles of rows, in tenths
+/// Of values alone. Not measured: 3 bytes a value at 3 TB/s are what 10 tiles of rows of 128
+/// columns gain, and 4 of 256 (ops/cuda/attention/hopper_wide_values.h).
+constexpr std::int64_t kLeastValueReads10 = 100;
 /// What a server could spare beside its cache.
 constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
 
@@ -38,18 +41,31 @@ std::int64_t page_elements(const attn::AttendParams& params) {
   return params.v_head_size == params.head_size && (by_tokens || by_heads) ? all : 0;
 }
 
-bool can_widen(const attn::AttendParams& params) {
+/// Of keys and values, or of values alone.
+bool has_plain_pages(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
-  return is_16_bit(params.query_element) && is_float_code(kv.element) &&
-         kv.coding == attn::KvCoding::kElements && kv.block_table != nullptr &&
-         kv.key_scales == nullptr && kv.rope == nullptr && params.batch_invariant == 0 &&
-         page_elements(params) > 0;
+  return kv.coding == attn::KvCoding::kElements && kv.block_table != nullptr &&
+         kv.rope == nullptr && params.batch_invariant == 0 && page_elements(params) > 0;
 }
 
-}  // namespace
+bool can_widen(const attn::AttendParams& params) {
+  return is_16_bit(params.query_element) && is_float_code(params.kv.element) &&
+         params.kv.key_scales == nullptr && has_plain_pages(params);
+}
 
-bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, std::int64_t window,
-                    std::int64_t key_bytes) {
+bool can_widen_values(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const bool is_int8 = params.int8.query_scale != nullptr;
+  const bool has_codes = is_int8 ? params.int8.value_element == attn::Element::kI8
+                                 : params.query_element == attn::Element::kE4M3 &&
+                                       kv.element == attn::Element::kE4M3 &&
+                                       kv.key_scales == nullptr && kv.round_dequantized == 0;
+  return has_codes && params.e4m3_probability == 0 && has_plain_pages(params);
+}
+
+/// Whether keys are read by so many tiles of rows, in tenths, and pages of so many bytes a key fit.
+bool are_read(const std::vector<Request>& requests, std::int64_t group, std::int64_t window,
+              std::int64_t key_bytes, std::int64_t least_reads10) {
   std::int64_t keys = 0;
   std::int64_t reads = 0;
   for (const Request& request : requests) {
@@ -59,31 +75,27 @@ bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, st
     keys += request.seq_len;
     reads += tiles * (seen + kTileKeys / 2);
   }
-  return keys * key_bytes <= kMostBytes && 10 * reads >= kLeastReads10 * keys && keys > 0;
+  return keys * key_bytes <= kMostBytes && 10 * reads >= least_reads10 * keys && keys > 0;
 }
 
-std::optional<WidePages> make_wide_pages(const std::vector<Request>& batch,
-                                         const attn::AttendParams& part, DeviceBuffers& memory) {
-  if (!can_widen(part)) return std::nullopt;
+/// Whether the requests of `part` get pages of so many bytes a key.
+bool is_wanted(WideUse use, const std::vector<Request>& batch, const attn::AttendParams& part,
+               std::int64_t key_bytes, std::int64_t least_reads10) {
+  if (use == WideUse::kNever) return false;
   const auto first = batch.begin() + part.first_request;
-  const std::vector<Request> requests(first, first + part.num_requests);
-  const std::int64_t page = page_elements(part);
-  const std::int64_t row = page / part.kv.block_size;
   const std::int64_t window = part.score.mm_ranges == nullptr ? part.score.window_left : -1;
-  if (!wide_pages_pay(requests, part.num_heads / part.num_kv_heads, window, row * 4)) {
-    return std::nullopt;
-  }
-  WidePages wide{{}, {}, part};
-  attn::KvParams& kv = wide.attend.kv;
-  kv.element = part.query_element;
-  kv.k_scale = kv.v_scale = nullptr;
-  kv.round_dequantized = 0;
-  kv.block_stride = page;
-  if (!memory.ops().wants_wide_pages(wide.attend)) return std::nullopt;
-  // Pages one behind the other, request behind request; a row of a table for every request of the
-  // batch, since requests are named by their numbers in it.
-  const std::int64_t columns =
-      std::max<std::int64_t>(ceil_div(part.max_seq_len, part.kv.block_size), 1);
+  return are_read({first, first + part.num_requests}, part.num_heads / part.num_kv_heads, window,
+                  key_bytes, use == WideUse::kAlways ? 0 : least_reads10);
+}
+
+/// Pages one behind the other, request behind request; a row of a table for every request of the
+/// batch, since requests are named by their numbers in it, in rows as long as those of `part`.
+attn::MlaGatherParams gather_of_pages(const std::vector<Request>& batch,
+                                      const attn::AttendParams& part, attn::Element to,
+                                      const int*& wide_table, DeviceBuffers& memory) {
+  const attn::KvParams& from = part.kv;
+  const std::int64_t row = page_elements(part) / from.block_size;
+  const std::int64_t columns = from.block_table_stride;
   std::vector<int> table(batch.size() * static_cast<std::size_t>(columns), -1);
   std::vector<int> starts(batch.size() + 1, 0);  // of a request's rows, whole pages of them
   std::vector<int> request_of_row;
@@ -91,38 +103,89 @@ std::optional<WidePages> make_wide_pages(const std::vector<Request>& batch,
   for (std::size_t b = 0; b < batch.size(); ++b) {
     const auto in_part = static_cast<std::int64_t>(b) - part.first_request;
     if (in_part >= 0 && in_part < part.num_requests) {
-      const auto count = checked_int32(ceil_div(batch[b].seq_len, part.kv.block_size), "pages");
+      const auto count = checked_int32(ceil_div(batch[b].seq_len, from.block_size), "pages");
       for (int i = 0; i < count; ++i) {
         table[b * static_cast<std::size_t>(columns) + static_cast<std::size_t>(i)] = pages++;
       }
     }
-    starts[b + 1] = checked_int32(std::int64_t{pages} * part.kv.block_size, "rows of pages");
+    starts[b + 1] = checked_int32(std::int64_t{pages} * from.block_size, "rows of pages");
     request_of_row.resize(static_cast<std::size_t>(starts[b + 1]), static_cast<int>(b));
   }
-  kv.block_table = memory.upload(table, "wide block_table");
-  kv.block_table_stride = columns;
+  wide_table = memory.upload(table, "wide block_table");
   attn::MlaGatherParams gather{};
-  gather.entries.element = part.kv.element;
-  gather.entries.block_stride = part.kv.block_stride;
+  gather.entries.element = from.element;
+  gather.entries.block_stride = from.block_stride;
   gather.entries.slot_stride = row;
-  gather.entries.block_table = part.kv.block_table;
-  gather.entries.block_table_stride = part.kv.block_table_stride;
-  gather.entries.block_size = part.kv.block_size;
+  gather.entries.block_table = from.block_table;
+  gather.entries.block_table_stride = from.block_table_stride;
+  gather.entries.block_size = from.block_size;
   gather.entries.entry_size = checked_int32(row, "elements of a row");
-  gather.output_element = kv.element;
+  gather.output_element = to;
   gather.output_token_stride = row;
   gather.cu_seq_lens = memory.upload(starts, "starts of wide pages");
   gather.token_to_seq = memory.upload(request_of_row, "requests of wide rows");
   gather.num_tokens = starts.back();
-  wide.keys = wide.values = gather;
-  const std::int64_t elements = gather.num_tokens * row;
-  wide.keys.entries.cache = part.kv.key;
-  wide.keys.k_scale = part.kv.k_scale;
-  wide.keys.output = memory.workspace_of(kv.element, elements, "wide keys");
-  wide.values.entries.cache = part.kv.value;
-  wide.values.k_scale = part.kv.v_scale;
-  wide.values.output = memory.workspace_of(kv.element, elements, "wide values");
-  kv.key = wide.keys.output;
+  return gather;
+}
+
+/// One side of the cache to `name`.
+void set_side(attn::MlaGatherParams& gather, const void* cache, const float* scale,
+              const char* name, DeviceBuffers& memory) {
+  gather.entries.cache = cache;
+  gather.k_scale = scale;
+  gather.output = memory.workspace_of(gather.output_element,
+                                      gather.num_tokens * gather.entries.entry_size, name);
+}
+
+}  // namespace
+
+bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, std::int64_t window,
+                    std::int64_t key_bytes) {
+  return are_read(requests, group, window, key_bytes, kLeastReads10);
+}
+bool wide_values_pay(const std::vector<Request>& requests, std::int64_t group, std::int64_t window,
+                     std::int64_t value_bytes) {
+  return are_read(requests, group, window, value_bytes, kLeastValueReads10);
+}
+
+std::optional<WidePages> make_wide_pages(const std::vector<Request>& batch,
+                                         const attn::AttendParams& part, DeviceBuffers& memory) {
+  if (!can_widen(part)) return std::nullopt;
+  const std::int64_t page = page_elements(part);
+  WidePages wide{{}, {}, part};
+  attn::KvParams& kv = wide.attend.kv;
+  kv.element = part.query_element;
+  kv.k_scale = kv.v_scale = nullptr;
+  kv.round_dequantized = 0;
+  kv.block_stride = page;
+  const WideUse use = memory.ops().wide_use(wide.attend);
+  if (!is_wanted(use, batch, part, page / kv.block_size * 4, kLeastReads10)) return std::nullopt;
+  wide.values = gather_of_pages(batch, part, kv.element, kv.block_table, memory);
+  wide.keys = wide.values;
+  set_side(*wide.keys, part.kv.key, part.kv.k_scale, "wide keys", memory);
+  set_side(wide.values, part.kv.value, part.kv.v_scale, "wide values", memory);
+  kv.key = wide.keys->output;
+  kv.value = wide.values.output;
+  return wide;
+}
+
+std::optional<WidePages> make_wide_values(const std::vector<Request>& batch,
+                                          const attn::AttendParams& part, DeviceBuffers& memory) {
+  if (!can_widen_values(part)) return std::nullopt;
+  const std::int64_t page = page_elements(part);
+  WidePages wide{{}, {}, part};
+  attn::KvParams& kv = wide.attend.kv;
+  kv.value_block_table = part.kv.block_table;  // which there will be, for the question
+  kv.value_block_stride = page;
+  if (wide.attend.int8.query_scale != nullptr) {
+    wide.attend.int8.value_element = attn::Element::kF16;
+  }
+  const WideUse use = memory.ops().wide_use(wide.attend);
+  if (!is_wanted(use, batch, part, page / kv.block_size * 2, kLeastValueReads10)) {
+    return std::nullopt;
+  }
+  wide.values = gather_of_pages(batch, part, attn::Element::kF16, kv.value_block_table, memory);
+  set_side(wide.values, part.kv.value, nullptr, "wide values", memory);
   kv.value = wide.values.output;
   return wide;
 }

@@ -158,7 +158,7 @@ class CpuOps : public Ops {
   std::vector<KernelInfo> take_kernels() override { return {}; }
   void prepare_matmul(const attn::MatmulParams&) override {}
   bool takes_rope_apart(const attn::AttendParams&) const override { return false; }
-  bool wants_wide_pages(const attn::AttendParams&) const override { return false; }
+  WideUse wide_use(const attn::AttendParams&) const override { return WideUse::kNever; }
   bool fuses(const attn::LatentQueryParams&) const override { return false; }
   bool fuses(const attn::ValueOutputParams&) const override { return false; }
 

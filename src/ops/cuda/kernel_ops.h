@@ -27,8 +27,8 @@ class KernelOps : public Ops {
   TileUse beside_use(const attn::AttendParams& params) const override {
     return cuda::beside_use(params, launcher().forced_kernel());
   }
-  bool wants_wide_pages(const attn::AttendParams& params) const override {
-    return cuda::wants_wide_pages(launcher().target(), params, launcher().forced_kernel());
+  WideUse wide_use(const attn::AttendParams& params) const override {
+    return cuda::wide_use(launcher().target(), params, launcher().forced_kernel());
   }
   ApartUse apart_use(const attn::AttendParams& params) const override {
     return cuda::apart_use(launcher().target(), params, launcher().forced_kernel());

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/hopper_tiles.h"
+#include "ops/cuda/attention/hopper_wide_values.h"
 #include "ops/tile_deal.h"
 
 namespace attnbench::cuda {
@@ -130,10 +131,18 @@ bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
   return !apart.empty() && apart == name_of_chosen(target, whole, forced);
 }
 
-bool wants_wide_pages(const Target& target, const attn::AttendParams& params,
-                      std::string_view forced) {
-  // Who names a kernel wants to see it at work.
-  return forced.empty() && name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
+/// Why a forced kernel has to ask for it: who names one wants to see it at work.
+WideUse wide_use(const Target& target, const attn::AttendParams& params, std::string_view forced) {
+  if (!forced.empty()) {
+    const AttendCandidate& candidate = find_candidate(forced);
+    const bool is_wanted = candidate.wants_wide != nullptr &&
+                           candidate.wants_wide(parse_forced_kernel(forced).options) &&
+                           name_of_chosen(target, params, forced) == candidate.name;
+    return is_wanted ? WideUse::kAlways : WideUse::kNever;
+  }
+  const bool pays = params.kv.value_block_table == nullptr || wide_values_pay(params).pays;
+  const bool is_chosen = name_of_chosen(target, params, {}) == kHopperPrefillCandidate.name;
+  return pays && is_chosen ? WideUse::kWhereItPays : WideUse::kNever;
 }
 
 std::string forced_options_misfit(std::string_view forced) {

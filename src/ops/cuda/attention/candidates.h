@@ -64,6 +64,9 @@ struct AttendCandidate {
   bool (*attends_apart)(std::string_view options) = nullptr;
   /// misfit() looks at KvParams::value_block_table; likewise.
   bool knows_value_pages = false;
+  /// Whether options of the kernel, which is forced, ask for codes that become 16 bits in front of
+  /// it (Ops::wide_use()). Null = never.
+  bool (*wants_wide)(std::string_view options) = nullptr;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -104,9 +107,9 @@ ApartUse apart_use(const Target& target, const attn::AttendParams& params, std::
 /// has and over whole keys, contiguous and on the same boundaries.
 bool takes_rope_apart(const Target& target, const attn::AttendParams& params,
                       std::string_view forced);
-/// Ops::wants_wide_pages(): where the Hopper kernel does it, unless a kernel is forced.
-bool wants_wide_pages(const Target& target, const attn::AttendParams& params,
-                      std::string_view forced);
+/// Ops::wide_use(): where the Hopper kernel does it, over values alone where wide_values_pay(); by
+/// the option wide=1 where that kernel is forced.
+WideUse wide_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 

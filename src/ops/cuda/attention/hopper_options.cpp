@@ -66,6 +66,7 @@ constexpr std::array kHopperOptions = {
     HopperOption{"sums", 0, 128, 16, [](HopperPlan& plan, int n) { plan.sums = n; }},
     HopperOption{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; },
                  kOfPrefill},
+    HopperOption{"wide", 0, 1, 1, [](HopperPlan& plan, int n) { plan.wide = n != 0; }, kOfPrefill},
 };
 
 }  // namespace
@@ -103,6 +104,11 @@ std::string apply_hopper_options(std::string_view options, HopperPlan* plan,
 
 std::string hopper_prefill_options_misfit(std::string_view options) {
   return apply_hopper_options(options, nullptr, kOfPrefill);
+}
+bool hopper_prefill_wants_wide(std::string_view options) {
+  HopperPlan plan;
+  apply_hopper_options(options, &plan, kOfPrefill);
+  return plan.wide;
 }
 std::string hopper_tiles_options_misfit(std::string_view options) {
   return apply_hopper_options(options, nullptr, kOfTiles);

@@ -32,10 +32,13 @@ std::string apply_hopper_options(std::string_view options, HopperPlan* plan,
 /// and of codes that are converted keep_columns (0, 1); unroll (0, 1). Of prefill alone: consumers
 /// (1 to 3), line (0, 64, 128; of 16 bits), apart (0, 1: of e4m3 products), ping_pong, late_output
 /// (with ahead), fixed_base, reverse, tail (0, 1), group (from 1), cap (0 to 4: the form of a soft
-/// cap), fit (0, 1: windows over pages, fits_tiles). Of a list of tiles alone: few (0, 1), beside
+/// cap), fit (0, 1: windows over pages, fits_tiles), wide (0, 1: codes of prompts, or of e4m3 and
+/// int8 scores their values, become 16 bits in front). Of a list of tiles alone: few (0, 1), beside
 /// (0 to 4: stages of the warps that do tiles of few rows beside the consumers, 0: the consumers do
 /// them), shares (0, 1).
 std::string hopper_prefill_options_misfit(std::string_view options);
 std::string hopper_tiles_options_misfit(std::string_view options);
+/// Whether they say wide=1 (AttendCandidate::wants_wide).
+bool hopper_prefill_wants_wide(std::string_view options);
 
 }  // namespace attnbench::cuda

@@ -42,7 +42,7 @@ TEST_CASE("options that are of the other Hopper kernel alone are told") {
   }
   for (const char* of_prefill :
        {"consumers=2", "line=64", "ping_pong=1", "late_output=1", "fixed_base=1", "reverse=1",
-        "group=2", "cap=1", "fit=1", "apart=1"}) {
+        "group=2", "cap=1", "fit=1", "apart=1", "wide=1"}) {
     CAPTURE(of_prefill);
     CHECK(hopper_prefill_options_misfit(of_prefill) == "");
     CHECK(forced_options_misfit(fmt::format("hopper_tiles:{}", of_prefill))

@@ -44,6 +44,7 @@ struct HopperPlan {
   bool add_floats = false;    // int8 products become f32 by additions, not by conversions
   bool keep_columns = false;  // codes are converted by lanes that keep their columns
   bool unrolled = false;  // a copy of the main loop's step for every stage, with constant places
+  bool wide = false;      // asked for by name: Ops::wide_use(); the plan itself is the same
   bool few = true;        // of a list: consumers do tiles of at most 8 rows by mma.sync
   // Of a list with tiles beside the others (TileListParams::num_beside):
   int beside = 2;      // stages of each of the warps that do them; 0: there are no such tiles

@@ -523,6 +523,7 @@ const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
                                               .options_misfit = hopper_prefill_options_misfit,
                                               .saves = saves,
                                               .knows_ropes = true,
-                                              .knows_value_pages = true};
+                                              .knows_value_pages = true,
+                                              .wants_wide = hopper_prefill_wants_wide};
 
 }  // namespace attnbench::cuda
