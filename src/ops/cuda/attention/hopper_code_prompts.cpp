@@ -33,7 +33,8 @@ std::optional<CodePrompt> wide_prompt(const attn::AttendParams& params) {
     return CodePrompt{96, 2, true, false, keys > kLeastBoundKeys};
   }
   if (is_size(params, 128)) {
-    if (is_window) return CodePrompt{80, 2, false, true, false};
+    // Late, with values apart, 486 bytes spill, else 320.
+    if (is_window) return CodePrompt{80, 2, false, !has_values_apart(params), false};
     if (keys <= kFewKeys) return CodePrompt{64, 2, false, true, false};
     return CodePrompt{80, 3, false, true, keys >= kLeastBoundKeys};
   }

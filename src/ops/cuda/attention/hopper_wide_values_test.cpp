@@ -131,6 +131,14 @@ TEST_CASE("values in pages of their own have a map of f16, and stages that no wa
   }
 }
 
+TEST_CASE("over values in pages of their own what would spill is left out") {
+  HopperProblem window = apart_problem(128, false);
+  window.params.score.window_left = 1023;
+  CHECK_FALSE(hopper_plan(window.params).late_output);
+  window.params.kv.value_block_table = nullptr;
+  CHECK(hopper_plan(window.params).late_output);
+}
+
 TEST_CASE("over values in pages of their own int8 scores have the plan of level 2") {
   for (const int keys : {512, 2048, 8192}) {
     for (const int columns : {64, 96, 128, 256}) {
