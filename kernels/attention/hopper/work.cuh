@@ -169,13 +169,20 @@ struct HopperShape {
   /// Scores get what ALiBi adds from the tensor cores, along a tile: HopperPlan::slopes.
   static constexpr bool kSlopeProducts = requires { Config::kSlopeProducts; };
   static_assert(!kSlopeProducts || Config::kSlopes > 0);
-  static constexpr HopperTile kTile{Config::kHeadSize,  Config::kVHeadSize,
-                                    Config::kTileN,     Config::kStages,
-                                    Config::kConsumers, Config::kBlockSize,
-                                    Config::kAhead,     kBytes,
-                                    kStoredBytes,       Config::kLine,
-                                    kInt8Values,        beside_stages<Config>(),
-                                    kWideValues,        kSlopeProducts,
+  static constexpr HopperTile kTile{Config::kHeadSize,
+                                    Config::kVHeadSize,
+                                    Config::kTileN,
+                                    Config::kStages,
+                                    Config::kConsumers,
+                                    Config::kBlockSize,
+                                    Config::kAhead,
+                                    kBytes,
+                                    kStoredBytes,
+                                    Config::kLine,
+                                    kInt8Values,
+                                    beside_stages<Config>(),
+                                    kWideValues,
+                                    kSlopeProducts,
                                     has_values_apart<Config>()};
   static constexpr int kValueStored = value_stored_bytes(kTile);
   /// Values are int8 codes, or the numbers of such: all finite, with a scale for each column.

@@ -123,12 +123,14 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   CHECK(hopper_plan(capped.params, "cap=0").cap == 0);
   Problem wide_cap(8192, 256, 256);
   wide_cap.params.score.soft_cap = 30.0f;
-  CHECK(hopper_plan(wide_cap.params).cap == 1);
-  CHECK(hopper_plan(wide_cap.params, "cap=3").cap == 3);
+  CHECK(hopper_plan(wide_cap.params).cap == 3);
+  CHECK(hopper_plan(wide_cap.params, "cap=1").cap == 1);
   Problem high_cap(8192, 64, 64);
   high_cap.params.score.soft_cap = 40.0f;
   CHECK(hopper_plan(high_cap.params).cap == 3);
-  high_cap.params.score.soft_cap = 41.0f;
+  high_cap.params.score.soft_cap = 41.0f;  // four that share a reciprocal are not exact enough
+  CHECK(hopper_plan(high_cap.params).cap == 4);
+  high_cap.params.score.soft_cap = 101.0f;
   CHECK(hopper_plan(high_cap.params).cap == 0);
   capped.params.batch_invariant = 1;
   CHECK(hopper_plan(capped.params).cap == 0);
@@ -162,8 +164,14 @@ TEST_CASE("the Hopper kernel has a step for every stage where it pays") {
   CHECK_FALSE(unrolled(window));
   Problem capped(8192, 128, 128, 16);
   capped.params.score.soft_cap = 30.0f;
-  CHECK_FALSE(unrolled(capped));
-  CHECK(unrolled(capped, "unroll=1"));
+  CHECK(unrolled(capped));
+  CHECK_FALSE(unrolled(capped, "cap=0"));
+  CHECK_FALSE(unrolled(capped, "cap=1"));
+  CHECK(unrolled(capped, "cap=1:unroll=1"));
+  Problem biased(8192, 256, 256, 16);
+  biased.params.score.alibi = attn::Alibi::kKeyIndex;
+  CHECK(unrolled(biased));
+  CHECK_FALSE(unrolled(biased, "slopes=1"));
 }
 
 TEST_CASE("the Hopper kernel bounds maxima by integers where that was faster") {
@@ -186,6 +194,29 @@ TEST_CASE("the Hopper kernel bounds maxima by integers where that was faster") {
   biased.params.score.alibi = attn::Alibi::kContextRelative;
   CHECK(bounds(biased));
   CHECK(hopper_plan(biased.params).slopes > 0);
+}
+
+TEST_CASE("the Hopper kernel has linear ALiBi by products, where the scale keeps the order") {
+  Problem biased(8192, 64, 64, 16);
+  biased.params.score.alibi = attn::Alibi::kContextRelative;
+  const HopperPlan plan = hopper_plan(biased.params);
+  CHECK(plan.tile.slope_products);
+  CHECK(plan.tile.tile_n == 112);
+  CHECK(plan.reason.find("slopes by products") != std::string::npos);
+  const HopperPlan by_distances = hopper_plan(biased.params, "slopes=1");
+  CHECK_FALSE(by_distances.tile.slope_products);
+  CHECK(by_distances.slopes > 0);
+  CHECK(by_distances.tile.tile_n == 128);
+  const HopperPlan without = hopper_plan(biased.params, "slopes=0");
+  CHECK_FALSE(without.tile.slope_products);
+  CHECK(without.scales_first);
+  biased.params.score.softmax_scale = -0.1f;
+  CHECK_FALSE(hopper_plan(biased.params).tile.slope_products);
+  CHECK(hopper_plan(biased.params).slopes > 0);
+  biased.params.score.softmax_scale = 0.1f;
+  biased.params.score.alibi = attn::Alibi::kSqrt;
+  CHECK_FALSE(hopper_plan(biased.params).tile.slope_products);
+  CHECK_FALSE(hopper_plan(Problem(8192, 64, 64, 16).params).tile.slope_products);
 }
 
 TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities, or decodes keys") {
