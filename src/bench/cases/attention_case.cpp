@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bench/cases/redrawn_request.h"
+#include "bench/cases/sample_look.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
@@ -96,7 +97,10 @@ void add_cache(const Problem& problem, const BackendInputs& source, const Pipeli
 class AttentionCaseRun final : public CaseRun {
  public:
   AttentionCaseRun(AttentionValues& values, const Backend& backend)
-      : values_(values), backend_(backend), inputs_(values.backend_inputs(backend)) {}
+      : values_(values),
+        backend_(backend),
+        inputs_(values.backend_inputs(backend)),
+        look_(values.screening()) {}
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {
     return backend_.prepare(values_.problem(), inputs_, ops);
@@ -124,14 +128,24 @@ class AttentionCaseRun final : public CaseRun {
             ? RedrawBlocks::of_cache(problem, inputs_.cache->block_table, page_tokens(problem))
             : RedrawBlocks::of_rows(problem);
     const RedrawBlocks::Sources sources = blocks.sources(nonce);
-    const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
+    SampleLook::Ways ways;
+    ways.by_reference = [&](const JudgedRequest& one, const ReferenceOptions& options,
+                            const ScreenTable& screened) {
       const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
       AttentionValues values(problem_of_request(problem, one.request),
                              redrawn_rows(*inputs_.inputs, one, nonce, moved), one, backend_,
                              options, inputs_.stored);
-      return judge_by(values, output_of_request(output, one), nullptr);
+      return judge_by(values, output_of_request(output, one), nullptr, &screened);
     };
-    return judge_drawn(problem, values_.options(), judge_one);
+    ways.by_screening = [&](std::span<const std::int32_t> rows) -> std::optional<ScreenTable> {
+      const AttentionInputs& inputs = *inputs_.inputs;
+      const auto places = places_of_keys(inputs.key_start_loc, inputs.key.dim(0), blocks, sources);
+      if (!places) return std::nullopt;
+      return values_.screen_sample(values_.key_of(backend_), backend_, redrawn_batch(inputs, nonce),
+                                   *places, rows, screened_output(problem, output.output));
+    };
+    ways.suspicious = [&](const ScreenTable& table) { return suspicious(output, table); };
+    return look_.judge(problem, values_.options(), ways);
   }
 
   std::optional<std::vector<Mutant>> unseen_mistakes(
@@ -196,9 +210,26 @@ class AttentionCaseRun final : public CaseRun {
     return numerics;
   }
 
-  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample.
+  /// Rows of a timed sample, by the limits of the run that was validated.
+  std::optional<std::vector<std::int32_t>> suspicious(const PipelineOutput& output,
+                                                      const ScreenTable& table) {
+    const Problem problem = values_.judged_problem();
+    const ReferenceKey key = values_.key_of(backend_);
+    const Numerics numerics = numerics_of(key, output);
+    Yardsticks validated;
+    validated.reference = values_.reference(key);
+    if (validated.reference == nullptr) return std::nullopt;
+    validated.emulation = values_.emulation(key, emulation_rule(problem, numerics));
+    if (validated.emulation == nullptr) return std::nullopt;
+    const RowSample& sample = values_.screening().sample(problem);
+    return suspicious_rows({problem, numerics, output, sample, validated}, table);
+  }
+
+  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample, of which
+  /// `screened` is known.
   std::optional<Judgement> judge_by(AttentionValues& values, const PipelineOutput& output,
-                                    const ReferenceOutput** saved) {
+                                    const ReferenceOutput** saved,
+                                    const ScreenTable* screened = nullptr) {
     const Problem problem = values.judged_problem();
     const ReferenceKey key = values.key_of(backend_);
     const Numerics numerics = numerics_of(key, output);
@@ -208,6 +239,8 @@ class AttentionCaseRun final : public CaseRun {
     if (saved != nullptr) *saved = yardsticks.reference;
     if (yardsticks.reference == nullptr) return std::nullopt;
     if (saved == nullptr) {
+      check_agreement(*screened,
+                      screen_by(*yardsticks.reference, screened_output(problem, output.output)));
       Judgement strict = judge_by_floors(problem, numerics, output, *yardsticks.reference);
       if (strict.reasons.empty()) return strict;
     }
@@ -264,6 +297,7 @@ class AttentionCaseRun final : public CaseRun {
   AttentionValues& values_;
   const Backend& backend_;
   BackendInputs inputs_;
+  SampleLook look_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };
 

@@ -165,6 +165,24 @@ std::optional<ScreenTable> AttentionValues::screen(const ReferenceKey& key,
   return screening_.compare(problem_, output, ways);
 }
 
+std::optional<ScreenTable> AttentionValues::screen_sample(const ReferenceKey& key,
+                                                          const Backend& backend,
+                                                          const AttentionInputs& redrawn,
+                                                          std::span<const std::int32_t> places,
+                                                          std::span<const std::int32_t> rows,
+                                                          const ScreenedOutput& output) {
+  ReferenceInputs source = reference_inputs(key);
+  source.query = &redrawn.query;
+  std::optional<Tensor> dequantised;
+  if (key.quantised_query) {
+    dequantised = store_query(problem_, redrawn, backend.kernel_rules()).dequantized;
+    source.query = &dequantised.value();
+  }
+  const ScreenedPart part{places, rows, {source.query}};
+  return screening_.compare_sample(
+      [&](RowScreen& screen) { return screen.compare_part(key.math, source, part, output); });
+}
+
 std::optional<ReferenceOutput> AttentionValues::compute_rank(const ReferenceKey& key, int rank,
                                                              const std::vector<std::int32_t>& rows,
                                                              const EmulationRule* rule) {

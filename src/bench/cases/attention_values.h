@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -82,6 +83,13 @@ class AttentionValues {
                                             const std::vector<std::int32_t>& rows);
   /// Every row of an output, where that is affordable.
   std::optional<ScreenTable> screen(const ReferenceKey& key, const ScreenedOutput& output);
+  /// `rows` of a run of `backend` on these queries, whose keys stand in `places`, on the device;
+  /// nothing where it cannot.
+  std::optional<ScreenTable> screen_sample(const ReferenceKey& key, const Backend& backend,
+                                           const AttentionInputs& redrawn,
+                                           std::span<const std::int32_t> places,
+                                           std::span<const std::int32_t> rows,
+                                           const ScreenedOutput& output);
   /// CaseRun::unseen_mistakes() of what is computed by `key` and judged by `numerics`.
   std::optional<std::vector<Mutant>> unseen_mistakes(
       const ReferenceKey& key, const Numerics& numerics, bool gives_lse,

@@ -37,6 +37,7 @@ struct SampleVerdict {
   bool is_judged = false;     // false: such cases have no way to
   std::int64_t request = -1;  // of the batch, by itself request 0 of the judgement; -1 = all of it
   Judgement judgement;
+  std::int64_t screened_rows = 0;  // of the batch, in all heads, on a device
 };
 
 /// One backend's turn at a case. Owns what the pipeline reads, so it must outlive the pipeline.
@@ -49,8 +50,8 @@ class CaseRun {
   virtual std::string check_stored(const PipelineOutput& output) = 0;
   /// Against the reference of the case; nothing when should_stop said so.
   virtual std::optional<Judgement> judge(const PipelineOutput& output) = 0;
-  /// The output of a run on the redraw `nonce` of the inputs (inputs/redraw.h), by some rows that
-  /// are drawn here; nothing when should_stop said so.
+  /// The output of a run on the redraw `nonce` of the inputs (inputs/redraw.h), by rows that are
+  /// drawn here, where the last run of that kind must be over; nothing when should_stop said so.
   virtual std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
                                                     std::uint64_t nonce) {
     static_cast<void>(output), static_cast<void>(nonce);

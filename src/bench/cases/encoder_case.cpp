@@ -13,6 +13,7 @@
 #include "backends/reference_sources.h"
 #include "bench/cases/probe.h"
 #include "bench/cases/redrawn_request.h"
+#include "bench/cases/sample_look.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/save.h"
@@ -47,7 +48,7 @@ std::array<float, 3> amax_of(const Problem& problem, const AttentionInputs& inpu
 class EncoderCaseRun final : public CaseRun {
  public:
   EncoderCaseRun(EncoderValues& values, const Backend& backend)
-      : values_(values), backend_(backend) {
+      : values_(values), backend_(backend), look_(values.screening()) {
     inputs_.mm = &values_.inputs();
     inputs_.inputs = &inputs_.mm->tensors;
     inputs_.query = {inputs_.inputs->query, std::nullopt, 1.0f, {}};
@@ -120,12 +121,23 @@ class EncoderCaseRun final : public CaseRun {
     const RedrawBlocks::Sources sources =
         quantised ? RedrawBlocks::Sources{} : blocks.sources(nonce);
     if (quantised) values_.forward();  // once, before several threads ask
-    const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
+    SampleLook::Ways ways;
+    ways.by_reference = [&](const JudgedRequest& one, const ReferenceOptions& options,
+                            const ScreenTable& screened) {
       const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
       return judge_request(one, redrawn_rows(*inputs_.inputs, one, nonce, moved),
-                           output_of_request(output, one), options);
+                           output_of_request(output, one), options, screened);
     };
-    return judge_drawn(batch, values_.options(), judge_one);
+    ways.by_screening = [&](std::span<const std::int32_t> rows) -> std::optional<ScreenTable> {
+      const AttentionInputs& inputs = *inputs_.inputs;
+      const auto places = places_of_keys(inputs.key_start_loc, inputs.key.dim(0), blocks, sources);
+      if (!places) return std::nullopt;
+      const AttentionMath math = resolve_attention_math(batch, backend_.kernel_rules());
+      return values_.screen_sample(math, redrawn_batch(inputs, nonce), *places, rows,
+                                   screened_output(batch, output.output));
+    };
+    ways.suspicious = [&](const ScreenTable& table) { return suspicious(output, table); };
+    return look_.judge(batch, values_.options(), ways);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -162,9 +174,25 @@ class EncoderCaseRun final : public CaseRun {
     return numerics;
   }
 
+  /// Rows of a timed sample, by the limits of the run that was validated.
+  std::optional<std::vector<std::int32_t>> suspicious(const PipelineOutput& output,
+                                                      const ScreenTable& table) {
+    const Problem& problem = values_.problem();
+    const bool quantised = is_fp8_encoder(problem);
+    const AttentionMath math = resolve_attention_math(problem, backend_.kernel_rules());
+    const Numerics numerics = numerics_of(output);
+    Yardsticks validated;
+    validated.reference = values_.result(math, quantised, std::nullopt);
+    validated.emulation = values_.result(math, quantised, emulation_rule(problem, numerics));
+    if (validated.reference == nullptr || validated.emulation == nullptr) return std::nullopt;
+    const RowSample& sample = values_.screening().sample(problem);
+    return suspicious_rows({problem, numerics, output, sample, validated}, table);
+  }
+
   std::optional<Judgement> judge_request(const JudgedRequest& one, const RedrawnRows& redrawn,
                                          const PipelineOutput& output,
-                                         const ReferenceOptions& options) {
+                                         const ReferenceOptions& options,
+                                         const ScreenTable& screened) {
     const Problem alone = problem_of_request(values_.problem(), one.request);
     const Problem problem = problem_of_heads(alone, one.heads);
     const bool quantised = is_fp8_encoder(problem);
@@ -187,6 +215,7 @@ class EncoderCaseRun final : public CaseRun {
     }
     const auto reference = reference_attention(math, source, one.rows, options);
     if (!reference) return std::nullopt;
+    check_agreement(screened, screen_by(*reference, screened_output(problem, output.output)));
     Judgement strict = judge_by_floors(problem, numerics, output, *reference);
     if (strict.reasons.empty()) return strict;
     const auto emulation =
@@ -208,6 +237,7 @@ class EncoderCaseRun final : public CaseRun {
   const Backend& backend_;
   StoredKv dequantised_;  // where the backend reads that
   BackendInputs inputs_;
+  SampleLook look_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };
 
@@ -347,6 +377,24 @@ std::optional<ScreenTable> EncoderValues::screen(const AttentionMath& math, bool
     });
   };
   return screening_.compare(problem_, output, ways);
+}
+
+std::optional<ScreenTable> EncoderValues::screen_sample(const AttentionMath& math,
+                                                        const AttentionInputs& redrawn,
+                                                        std::span<const std::int32_t> places,
+                                                        std::span<const std::int32_t> rows,
+                                                        const ScreenedOutput& output) {
+  ReferenceInputs source = reference_inputs(is_fp8_encoder(problem_));
+  source.query = &redrawn.query;
+  MmForward forward;
+  if (is_fp8_encoder(problem_)) {
+    const StridedTensor query = sources_of(redrawn)[0];
+    forward = quantise_mm_forward({query, query, query}, scales());
+    source.query = &forward.dequantized[0];
+  }
+  const ScreenedPart part{places, rows, {source.query}};
+  return screening_.compare_sample(
+      [&](RowScreen& screen) { return screen.compare_part(math, source, part, output); });
 }
 
 std::optional<std::vector<Mutant>> EncoderValues::unseen_mistakes(

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,12 @@ class EncoderValues {
                                             const std::vector<std::int32_t>& rows);
   std::optional<ScreenTable> screen(const AttentionMath& math, bool quantised,
                                     const ScreenedOutput& output);
+  /// As that of AttentionValues.
+  std::optional<ScreenTable> screen_sample(const AttentionMath& math,
+                                           const AttentionInputs& redrawn,
+                                           std::span<const std::int32_t> places,
+                                           std::span<const std::int32_t> rows,
+                                           const ScreenedOutput& output);
   /// As AttentionValues::unseen_mistakes().
   std::optional<std::vector<Mutant>> unseen_mistakes(
       const AttentionMath& math, const Numerics& numerics, bool gives_lse,

@@ -10,6 +10,7 @@
 #include "bench/cases/mla_values.h"
 #include "bench/cases/probe.h"
 #include "bench/cases/redrawn_request.h"
+#include "bench/cases/sample_look.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
@@ -26,7 +27,10 @@ namespace {
 class MlaCaseRun final : public CaseRun {
  public:
   MlaCaseRun(MlaValues& values, const Backend& backend)
-      : values_(values), backend_(backend), capability_(capability_of(backend, values.problem())) {
+      : values_(values),
+        backend_(backend),
+        capability_(capability_of(backend, values.problem())),
+        look_(values.screening()) {
     const Problem& problem = values_.problem();
     const bool is_reference = backend.mla_capability(problem) == nullptr;
     plan_.batch = split_mla_batch(capability_, problem);
@@ -116,7 +120,9 @@ class MlaCaseRun final : public CaseRun {
     before.declared_lse = output.declared_lse;
     const RedrawBlocks::Sources sources = blocks.sources(nonce);
     const MlaReferenceInputs of_batch = values_.sources(key_);  // once, before several threads ask
-    const auto judge_one = [&](const JudgedRequest& one, const ReferenceOptions& options) {
+    SampleLook::Ways ways;
+    ways.by_reference = [&](const JudgedRequest& one, const ReferenceOptions& options,
+                            const ScreenTable& screened) {
       Problem alone = problem_of_heads(problem_of_request(problem, one.request), one.heads);
       alone.output_quant = {};
       const std::vector<MovedRows> moved = blocks.moved_rows(one.request, sources);
@@ -129,9 +135,16 @@ class MlaCaseRun final : public CaseRun {
       const bool is_decode = one.first_row < key_.num_decode_tokens;
       key.num_decode_tokens = is_decode ? one.num_rows : 0;
       key.quantised_query = key_.quantised_query && is_decode;
-      return judge_values(values, key, alone, output_of_request(before, one), nullptr);
+      return judge_values(values, key, alone, output_of_request(before, one), nullptr, &screened);
     };
-    return judge_drawn(problem, values_.options(), judge_one);
+    // What a second cache gives is looked at by the reference alone.
+    if (values_.inputs().extra.empty()) {
+      ways.by_screening = [&](std::span<const std::int32_t> rows) {
+        return screen_sample(before.output, nonce, blocks, sources, rows);
+      };
+    }
+    ways.suspicious = [&](const ScreenTable& table) { return suspicious(before, table); };
+    return look_.judge(problem, values_.options(), ways);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -179,6 +192,49 @@ class MlaCaseRun final : public CaseRun {
   }
 
  private:
+  std::optional<ScreenTable> screen_sample(const Tensor& output, std::uint64_t nonce,
+                                           const RedrawBlocks& blocks,
+                                           const RedrawBlocks::Sources& sources,
+                                           std::span<const std::int32_t> rows) {
+    const MlaInputs& inputs = values_.inputs();
+    const auto places = places_of_keys(inputs.key_start_loc, inputs.kv_c.dim(0), blocks, sources);
+    if (!places) return std::nullopt;
+    const Tensor query = redrawn_query(inputs.query, inputs.num_tokens(), nonce);
+    Problem plain = values_.problem();
+    plain.output_quant = {};
+    const ScreenedOutput screened = screened_output(plain, output);
+    // Where that is not much, latents are copied: prefills of keys that stand where they always do
+    // can have them expanded, which is less work.
+    constexpr std::size_t kMostCopied = std::size_t{256} << 20;
+    if (key_.stored || inputs.kv_c.size_bytes() + inputs.k_pe.size_bytes() > kMostCopied) {
+      return values_.screen_sample(key_, query, nullptr, *places, rows, screened);
+    }
+    Tensor kv_c = inputs.kv_c, k_pe = inputs.k_pe;
+    for (std::size_t b = 0; b < inputs.seq_lens.size(); ++b) {
+      std::vector<MovedRows> moved = blocks.moved_rows(static_cast<std::int64_t>(b), sources);
+      for (MovedRows& some : moved) some.first += inputs.key_start_loc[b];
+      move_rows(kv_c, inputs.kv_c, inputs.key_start_loc, moved);
+      move_rows(k_pe, inputs.k_pe, inputs.key_start_loc, moved);
+    }
+    const LatentRows latents{kv_c, k_pe};
+    return values_.screen_sample(key_, query, &latents, {}, rows, screened);
+  }
+
+  /// Rows of a timed sample, by the limits of the run that was validated.
+  std::optional<std::vector<std::int32_t>> suspicious(const PipelineOutput& output,
+                                                      const ScreenTable& table) {
+    Problem plain = values_.problem();
+    plain.output_quant = {};
+    const Numerics numerics = numerics_of(key_, plain, output);
+    Yardsticks validated;
+    validated.reference = values_.reference(key_);
+    if (validated.reference == nullptr) return std::nullopt;
+    validated.emulation = values_.emulation(key_, emulation_rule(plain, numerics));
+    if (validated.emulation == nullptr) return std::nullopt;
+    const RowSample& sample = values_.screening().sample(values_.problem());
+    return suspicious_rows({plain, numerics, output, sample, validated}, table);
+  }
+
   /// Leaves these of the heads in the inputs of a request; `of_batch` has the weights as they are
   /// multiplied.
   static void keep_heads(const std::vector<int>& heads, const MlaReferenceInputs& of_batch,
@@ -244,16 +300,20 @@ class MlaCaseRun final : public CaseRun {
     return numerics;
   }
 
-  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample.
+  /// `saved`: where the reference goes that add_tensors() saves; null for a timed sample, of which
+  /// `screened` is known.
   std::optional<Judgement> judge_values(MlaValues& values, const MlaReferenceKey& key,
                                         const Problem& problem, const PipelineOutput& output,
-                                        const ReferenceOutput** saved) {
+                                        const ReferenceOutput** saved,
+                                        const ScreenTable* screened = nullptr) {
     const Numerics numerics = numerics_of(key, problem, output);
     Yardsticks yardsticks;
     yardsticks.reference = values.reference(key);
     if (saved != nullptr) *saved = yardsticks.reference;
     if (yardsticks.reference == nullptr) return std::nullopt;
     if (saved == nullptr) {
+      check_agreement(*screened,
+                      screen_by(*yardsticks.reference, screened_output(problem, output.output)));
       Judgement strict = judge_by_floors(problem, numerics, output, *yardsticks.reference);
       if (strict.reasons.empty()) return strict;
     }
@@ -328,6 +388,7 @@ class MlaCaseRun final : public CaseRun {
   std::optional<MlaCache> extra_cache_;
   MlaReferenceInputs sources_;
   BackendInputs inputs_;
+  SampleLook look_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };
 

@@ -239,6 +239,34 @@ class MlaValues {
     };
     return screening_.compare(problem_, output, ways);
   }
+  /// As AttentionValues::screen_sample(). `moved`: latents as the redraw has them; null where keys
+  /// stand in `places`.
+  std::optional<ScreenTable> screen_sample(const MlaReferenceKey& key, const Tensor& query,
+                                           const LatentRows* moved,
+                                           std::span<const std::int32_t> places,
+                                           std::span<const std::int32_t> rows,
+                                           const ScreenedOutput& output) {
+    MlaReferenceInputs source = sources(key);
+    if (!RowScreen::has_latents(source) || !source.sinks.empty()) return std::nullopt;
+    ScreenedPart part{places, rows, {&query}};
+    source.query = &query;
+    std::optional<MlaLatentQuery> latent_query;
+    if (key.quantised_query) {
+      latent_query = quantise_latent_query(query, w_uk(), key.num_decode_tokens,
+                                           static_cast<float>(problem_.kv_cache.q_scale),
+                                           options_.num_threads);
+      source.latent_query = &latent_query->dequantized;
+      part.passing.push_back(source.latent_query);
+    }
+    if (moved != nullptr) {
+      source.kv_c = &moved->kv_c;
+      source.k_pe = &moved->k_pe;
+      part.keys = {};
+      part.passing.insert(part.passing.end(), {source.kv_c, source.k_pe});
+    }
+    return screening_.compare_sample(
+        [&](RowScreen& screen) { return screen.compare_latent_part(source, part, output); });
+  }
   Screening& screening() { return screening_; }
   /// As AttentionValues::unseen_mistakes().
   std::optional<std::vector<Mutant>> unseen_mistakes(

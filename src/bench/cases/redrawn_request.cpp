@@ -1,37 +1,17 @@
-// Requests are drawn anew for every sample, when its output is there already.
 #include "bench/cases/redrawn_request.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <iterator>
+#include <limits>
 #include <numeric>
-#include <set>
 #include <span>
 #include <utility>
 
 #include "core/system/parallel.h"
-#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
-
-// Some requests are looked at in many rows and all heads, ...
-constexpr std::size_t kRequests = 16;
-constexpr std::size_t kRows = 16;
-/// Keys of those requests, at most, where it is not one request that has more.
-constexpr std::int64_t kKeys = 65536;
-// ... and every other one in a row or a few, of a head or more: whoever leaves out a request is
-// seen in each judged sample, whatever its length. Three samples of 16 requests miss a tenth of
-// wrong ones, wherever they are, less than once in a hundred times, so that so many are the least.
-// By how much other shares are missed is in docs/verdicts.md; redrawn_request_test.cpp counts it.
-/// Rows times heads of a sample that are looked at, about, where there are fewer requests.
-constexpr std::int64_t kLooks = 16;
-constexpr std::size_t kLeastRequests = 16;
-/// Keys of the other requests, at most: in a row of a head of 128 columns 9 GFLOP.
-constexpr std::int64_t kOtherKeys = std::int64_t{1} << 24;
-/// More heads than one where their number times the keys is at most this.
-constexpr std::int64_t kOtherHeadKeys = std::int64_t{1} << 20;
 
 std::int64_t elements_of_row(const Tensor& tensor) {
   return tensor.num_elements() / std::max<std::int64_t>(tensor.dim(0), 1);
@@ -47,8 +27,8 @@ Tensor redrawn_row(const Tensor& query, std::int64_t row, std::uint64_t nonce) {
 
 /// The query [num_rows, ...] of the request that begins at `first_row`, as the redraw made it in
 /// these of its rows; the others, which nobody reads, are anything.
-Tensor redrawn_query(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
-                     std::uint64_t nonce) {
+Tensor redrawn_query_of(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
+                        std::uint64_t nonce) {
   std::vector<std::int64_t> shape = query.shape();
   shape[0] = one.num_rows;
   Tensor redrawn = Tensor::for_overwriting(query.dtype(), std::move(shape));
@@ -95,6 +75,50 @@ RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one
   return redrawn;
 }
 
+Tensor redrawn_query(const Tensor& query, std::int64_t num_rows, std::uint64_t nonce) {
+  Tensor redrawn = query;
+  const std::int64_t elements = elements_of_row(query);
+  const std::size_t row_bytes = static_cast<std::size_t>(elements) * dtype_size(query.dtype());
+  for_each_chunk(num_rows, 16, [&](std::int64_t begin, std::int64_t end) {
+    Tensor rows = slice_rows(query, begin, end - begin);
+    redraw_signs(rows, nonce, (end - begin) * elements, begin * elements);
+    std::memcpy(redrawn.bytes() + static_cast<std::size_t>(begin) * row_bytes, rows.bytes(),
+                rows.size_bytes());
+  });
+  return redrawn;
+}
+
+AttentionInputs redrawn_batch(const AttentionInputs& inputs, std::uint64_t nonce) {
+  AttentionInputs redrawn;
+  redrawn.query = redrawn_query(inputs.query, inputs.num_tokens(), nonce);
+  redrawn.key = Tensor::view(inputs.key);
+  redrawn.value = Tensor::view(inputs.value);
+  redrawn.query_start_loc = inputs.query_start_loc;
+  redrawn.seq_lens = inputs.seq_lens;
+  redrawn.key_start_loc = inputs.key_start_loc;
+  redrawn.sinks = inputs.sinks;
+  redrawn.alibi_slopes = inputs.alibi_slopes;
+  redrawn.value_channel_scale = inputs.value_channel_scale;
+  return redrawn;
+}
+
+std::optional<std::vector<std::int32_t>> places_of_keys(
+    const std::vector<std::int64_t>& key_start_loc, std::int64_t num_keys,
+    const RedrawBlocks& blocks, const RedrawBlocks::Sources& sources) {
+  if (num_keys > std::numeric_limits<std::int32_t>::max()) return std::nullopt;
+  std::vector<std::int32_t> places(static_cast<std::size_t>(num_keys));
+  std::iota(places.begin(), places.end(), 0);
+  for (std::size_t b = 0; b < blocks.num_requests(); ++b) {
+    for (const MovedRows& rows : blocks.moved_rows(static_cast<std::int64_t>(b), sources)) {
+      const auto source = static_cast<std::size_t>(rows.source_request);
+      const auto target = places.begin() + key_start_loc[b] + rows.first;
+      std::iota(target, target + rows.count,
+                static_cast<std::int32_t>(key_start_loc[source] + rows.source_first));
+    }
+  }
+  return places;
+}
+
 MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std::uint64_t nonce,
                           const std::vector<MovedRows>& moved) {
   const auto b = static_cast<std::size_t>(one.request);
@@ -103,7 +127,7 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
   const std::int64_t first_key = inputs.key_start_loc[b];
   const std::int64_t num_keys = inputs.seq_lens[b];
   MlaInputs alone;
-  alone.query = redrawn_query(inputs.query, first_row, one, nonce);
+  alone.query = redrawn_query_of(inputs.query, first_row, one, nonce);
   alone.kv_c = slice_rows(inputs.kv_c, first_key, num_keys);
   alone.k_pe = slice_rows(inputs.k_pe, first_key, num_keys);
   move_rows(alone.kv_c, inputs.kv_c, inputs.key_start_loc, moved);
@@ -186,38 +210,6 @@ PipelineOutput all_of_request(const PipelineOutput& output, const JudgedRequest&
   return own;
 }
 
-/// `count` draws of the numbers below `of`, ascending, each number once.
-template <typename Number>
-std::vector<Number> draw(std::size_t count, std::int64_t of, std::mt19937_64& random) {
-  std::uniform_int_distribution<std::int64_t> any(0, of - 1);
-  std::set<Number> drawn;
-  for (std::size_t i = 0; i < count; ++i) drawn.insert(static_cast<Number>(any(random)));
-  return {drawn.begin(), drawn.end()};
-}
-
-/// `count` different ones of the heads below `of`, ascending; empty = all.
-std::vector<int> draw_heads(std::int64_t count, int of, std::mt19937_64& random) {
-  if (count >= of) return {};
-  std::vector<int> all(static_cast<std::size_t>(of));
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<int> heads;
-  std::sample(all.begin(), all.end(), std::back_inserter(heads), count, random);
-  return heads;
-}
-
-std::vector<JudgedRequest> requests_with_queries(const Problem& problem) {
-  std::vector<JudgedRequest> all;
-  std::int64_t first_row = 0;
-  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
-    const Request& request = problem.batch[b];
-    if (request.query_len > 0) {
-      all.push_back({static_cast<std::int64_t>(b), first_row, request.query_len, {}, {}});
-    }
-    first_row += request.query_len;
-  }
-  return all;
-}
-
 }  // namespace
 
 PipelineOutput output_of_request(const PipelineOutput& output, const JudgedRequest& one) {
@@ -232,43 +224,9 @@ Problem problem_of_heads(Problem problem, const std::vector<int>& heads) {
   return problem;
 }
 
-std::vector<JudgedRequest> draw_judged(const Problem& problem, std::mt19937_64& random) {
-  std::vector<JudgedRequest> all = requests_with_queries(problem);
-  std::shuffle(all.begin(), all.end(), random);
-  const auto keys_of = [&](const JudgedRequest& one) {
-    return problem.batch[static_cast<std::size_t>(one.request)].seq_len;
-  };
-  std::size_t num_whole = 0;
-  std::int64_t keys = 0;
-  for (; num_whole < std::min(all.size(), kRequests); ++num_whole) {
-    keys += keys_of(all[num_whole]);
-    if (num_whole > 0 && keys > kKeys) break;
-    all[num_whole].rows = draw<std::int32_t>(kRows, all[num_whole].num_rows, random);
-  }
-  std::size_t num_drawn = num_whole;
-  std::int64_t other_keys = 0;
-  for (; num_drawn < all.size(); ++num_drawn) {
-    const std::int64_t more = other_keys + keys_of(all[num_drawn]);
-    if (num_drawn >= kLeastRequests && more > kOtherKeys) break;
-    other_keys = more;
-  }
-  all.resize(num_drawn);
-  // With few requests several rows of several heads of each: whatever is left out, there are about
-  // kLooks places where it may show.
-  const std::int64_t looks = ceil_div(kLooks, std::max<std::int64_t>(1, std::ssize(all)));
-  const std::int64_t heads =
-      std::max(looks, kOtherHeadKeys / std::max<std::int64_t>(1, other_keys));
-  for (std::size_t i = num_whole; i < all.size(); ++i) {
-    JudgedRequest& one = all[i];
-    one.rows = draw<std::int32_t>(static_cast<std::size_t>(looks), one.num_rows, random);
-    one.heads = draw_heads(heads, problem.attention.num_heads, random);
-  }
-  return all;
-}
-
 namespace {
 
-/// Judges what is drawn in several goes; where one is wrong, the rest need not be judged.
+/// Where one is wrong, the rest need not be judged.
 class SampleJudge {
  public:
   SampleJudge(const ReferenceOptions& options, const JudgeRequest& judge)
@@ -338,17 +296,12 @@ class SampleJudge {
 
 }  // namespace
 
-std::optional<SampleVerdict> judge_drawn(const Problem& problem, const ReferenceOptions& options,
-                                         const JudgeRequest& judge) {
-  std::mt19937_64 random(std::random_device{}());
-  const std::vector<JudgedRequest> drawn = draw_judged(problem, random);
-  if (drawn.empty()) return SampleVerdict{};  // no new tokens: there is nothing to judge
-  const auto first_other =
-      std::find_if(drawn.begin(), drawn.end(), [](const auto& one) { return !one.heads.empty(); });
+std::optional<SampleVerdict> judge_requests(const std::vector<JudgedRequest>& requests,
+                                            const ReferenceOptions& options,
+                                            const JudgeRequest& judge) {
+  if (requests.empty()) return SampleVerdict{};  // no new tokens: there is nothing to judge
   SampleJudge judging(options, judge);
-  // Those that cost most first, and by themselves: they share the threads in another way.
-  if (!judging.judge({drawn.begin(), first_other})) return std::nullopt;
-  if (!judging.is_wrong() && !judging.judge({first_other, drawn.end()})) return std::nullopt;
+  if (!judging.judge(requests)) return std::nullopt;
   return judging.take_verdict();
 }
 

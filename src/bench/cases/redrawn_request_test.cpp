@@ -3,16 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <functional>
-#include <iterator>
-#include <random>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "bench/cases/single_request.h"
 #include "core/problem/problem.h"
-#include "metadata/int_math.h"
 
 namespace attnbench::redrawn_request_test {
 namespace {
@@ -96,40 +90,12 @@ TEST_CASE("an output has the rows and heads that are judged") {
   CHECK(heads.at(0) == 24);
 }
 
-TEST_CASE("every request of a sample is looked at, a few in all heads and many rows") {
-  std::mt19937_64 random(1);
-  Problem problem = small_problem();
-  problem.attention.num_heads = 32;
-  const auto counts = [&](std::vector<Request> batch) {
-    problem.batch = std::move(batch);
-    std::set<std::int64_t> requests;
-    std::size_t whole = 0;
-    for (const JudgedRequest& one : draw_judged(problem, random)) {
-      requests.insert(one.request);
-      whole += one.heads.empty() ? 1 : 0;
-      CHECK_FALSE(one.rows.empty());
-    }
-    return std::pair{requests.size(), whole};
-  };
-  using Counts = std::pair<std::size_t, std::size_t>;
-  CHECK(counts(std::vector<Request>(64, {1, 100})) == Counts{64, 64});
-  CHECK(counts(std::vector<Request>(64, {1, 30'000})) == Counts{64, 2});
-  CHECK(counts(std::vector<Request>(16, {1, 40'960})) == Counts{16, 1});
-  CHECK(counts({{4096, 200'000}}) == Counts{1, 1});
-  // More keys than anyone can afford: still more than a tenth of wrong ones could hide among.
-  CHECK(counts(std::vector<Request>(64, {1, 2'000'000})) == Counts{16, 1});
-  problem.batch = {{4096, 200'000}, {0, 100}};
-  const std::vector<JudgedRequest> drawn = draw_judged(problem, random);
-  REQUIRE(drawn.size() == 1);
-  CHECK(drawn[0].rows.size() > 8);
-}
-
 TEST_CASE("a sample of a batch without new tokens has nothing to judge") {
   Problem problem = small_problem();
   problem.batch = {{0, 0}, {0, 20}};
   int judged = 0;
-  const std::optional<SampleVerdict> verdict =
-      judge_drawn(problem, {}, [&](const JudgedRequest&, const ReferenceOptions&) {
+  const std::optional<SampleVerdict> verdict = judge_requests(
+      SampleDraw(problem, 1).next(), {}, [&](const JudgedRequest&, const ReferenceOptions&) {
         ++judged;
         return std::optional<Judgement>();
       });
@@ -138,68 +104,46 @@ TEST_CASE("a sample of a batch without new tokens has nothing to judge") {
   CHECK(judged == 0);
 }
 
-namespace {
-
-/// Of a part of the work, whether it is left out.
-using LeftOut = std::function<bool(std::int64_t request, std::int64_t row, int head)>;
-
-/// How many of 2,000 runs judge three samples and see nothing of it. In `make` it is drawn anew.
-int missed(const std::vector<Request>& batch, int heads,
-           const std::function<LeftOut(std::mt19937_64& random)>& make) {
+TEST_CASE("the redraw of a batch is that of its rows") {
   Problem problem = small_problem();
-  problem.attention.num_heads = heads;
-  problem.batch = batch;
-  std::mt19937_64 random(1);
-  int missed = 0;
-  for (int run = 0; run < 2000; ++run) {
-    const LeftOut left_out = make(random);
-    bool seen = false;
-    for (int sample = 0; sample < 3 && !seen; ++sample) {
-      for (const JudgedRequest& one : draw_judged(problem, random)) {
-        std::vector<int> judged = one.heads;
-        for (int head = 0; one.heads.empty() && head < heads; ++head) judged.push_back(head);
-        for (const std::int32_t row : one.rows) {
-          for (const int head : judged) seen = seen || left_out(one.request, row, head);
-        }
-      }
-    }
-    missed += seen ? 0 : 1;
-  }
-  return missed;
+  problem.batch = {{1, 64}, {30, 80}, {1, 48}};
+  const AttentionInputs inputs = make_inputs(problem);
+  Tensor whole = inputs.query;
+  redraw_signs(whole, 5, inputs.num_tokens() * 16);
+  const AttentionInputs redrawn = redrawn_batch(inputs, 5);
+  REQUIRE(redrawn.query.size_bytes() == whole.size_bytes());
+  CHECK(std::memcmp(redrawn.query.bytes(), whole.bytes(), whole.size_bytes()) == 0);
+  CHECK(redrawn.key.bytes() == inputs.key.bytes());
+  CHECK(redrawn.seq_lens == inputs.seq_lens);
 }
 
-}  // namespace
-
-TEST_CASE("a tenth of the work that is left out is seen at any length") {
-  const std::vector<std::vector<Request>> batches = {
-      std::vector<Request>(16, {1, 1000}),      std::vector<Request>(16, {1, 40'960}),
-      std::vector<Request>(64, {1, 40'960}),    std::vector<Request>(200, {1, 131'072}),
-      std::vector<Request>(64, {1, 2'000'000}), std::vector<Request>(10, {512, 40'960}),
-      std::vector<Request>(4, {512, 131'072}),  {{512, 131'072}}};
-  for (const std::vector<Request>& batch : batches) {
-    const auto requests = std::ssize(batch);
-    CAPTURE(requests);
-    CAPTURE(batch.front().seq_len);
-    // Requests, always the same ones.
-    const std::int64_t tenth = ceil_div(requests, 10);
-    CHECK(missed(batch, 32, [&](std::mt19937_64&) {
-            return [=](std::int64_t request, std::int64_t, int) { return request < tenth; };
-          }) < 20);
-    // Three heads of 32 of every request.
-    CHECK(missed(batch, 32, [&](std::mt19937_64& random) {
-            const auto first = static_cast<int>(random() % 29);
-            return [=](std::int64_t, std::int64_t, int head) {
-              return head >= first && head < first + 3;
-            };
-          }) == 0);
-    // The last tenth of the rows of every request that has more than one.
-    const std::int64_t rows = batch.front().query_len;
-    if (rows > 1) {
-      CHECK(missed(batch, 32, [&](std::mt19937_64&) {
-              return [=](std::int64_t, std::int64_t row, int) { return row >= rows - rows / 10; };
-            }) < 20);
+TEST_CASE("places of all keys are those of every request's moved ones") {
+  Problem problem = small_problem();
+  problem.batch = {{1, 64}, {2, 80}, {1, 48}};
+  const AttentionInputs inputs = make_inputs(problem);
+  const RedrawBlocks blocks = RedrawBlocks::of_rows(problem);
+  const std::uint64_t nonce = 11;
+  const RedrawBlocks::Sources sources = blocks.sources(nonce);
+  const auto places = places_of_keys(inputs.key_start_loc, 192, blocks, sources);
+  REQUIRE(places);
+  REQUIRE(places->size() == 192);
+  std::int64_t moved = 0;
+  for (std::int64_t b = 0; b < 3; ++b) {
+    const std::int64_t first = inputs.key_start_loc[static_cast<std::size_t>(b)];
+    const RedrawnRows own =
+        redrawn_rows(inputs, {b, b == 2 ? 3 : b, 1, {0}, {}}, nonce, blocks.moved_rows(b, sources));
+    for (std::int64_t key = 0; key < own.inputs.seq_lens[0]; ++key) {
+      std::int64_t from = first + key;
+      for (const MovedKeys& keys : own.moved) {
+        if (key < keys.first || key >= keys.first + keys.count) continue;
+        from = keys.source + key - keys.first;
+        ++moved;
+      }
+      CHECK((*places)[static_cast<std::size_t>(first + key)] == from);
     }
   }
+  CHECK(moved > 0);
+  CHECK_FALSE(places_of_keys({0}, std::int64_t{1} << 31, blocks, sources));
 }
 
 }  // namespace attnbench::redrawn_request_test

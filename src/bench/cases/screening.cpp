@@ -58,19 +58,35 @@ std::vector<std::int32_t> Screening::affordable_rows(const Problem& problem) con
   return select_rows(unlimited, seed_, kScreenedOnCpu);
 }
 
-std::optional<ScreenTable> Screening::compare_on_device(
-    const Problem& problem, const std::function<ScreenTable(RowScreen& screen)>& compare) {
-  if (only_sample_ || has_all_rows(problem, sample(problem).rows)) return std::nullopt;
-  if (!tools_.make_screen || !compare || too_large_) return std::nullopt;
+/// Sets `too_large` where the device has too little memory.
+std::optional<ScreenTable> Screening::on_device(
+    const std::function<ScreenTable(RowScreen& screen)>& compare, bool& too_large) {
   try {
     if (!screen_) screen_ = tools_.make_screen();
     return compare(*screen_);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCapacity) throw;
     screen_.reset();
-    too_large_ = true;
+    too_large = true;
   }
   return std::nullopt;
+}
+
+std::optional<ScreenTable> Screening::compare_on_device(
+    const Problem& problem, const std::function<ScreenTable(RowScreen& screen)>& compare) {
+  if (only_sample_ || has_all_rows(problem, sample(problem).rows)) return std::nullopt;
+  if (!tools_.make_screen || !compare || too_large_) return std::nullopt;
+  return on_device(compare, too_large_);
+}
+
+std::optional<ScreenTable> Screening::compare_sample(
+    const std::function<ScreenTable(RowScreen& screen)>& compare) {
+  if (!can_compare_samples()) return std::nullopt;
+  return on_device(compare, too_large_for_samples_);
+}
+
+void Screening::end_samples() {
+  if (screen_) screen_->release();
 }
 
 std::optional<ScreenTable> Screening::compare(const Problem& problem, const ScreenedOutput& output,

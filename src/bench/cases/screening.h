@@ -59,17 +59,28 @@ class Screening {
   /// memory, or where the reference sees every row.
   std::optional<ScreenTable> compare_on_device(
       const Problem& problem, const std::function<ScreenTable(RowScreen& screen)>& compare);
+  /// The same of a part of a timed sample, where there is a device.
+  std::optional<ScreenTable> compare_sample(
+      const std::function<ScreenTable(RowScreen& screen)>& compare);
+  bool can_compare_samples() const {
+    return tools_.make_screen && !too_large_ && !too_large_for_samples_;
+  }
+  /// Leaves the device to what is timed next.
+  void end_samples();
   /// A table of all rows, or of as many as the CPU can afford; nothing where the reference sees all
   /// of them.
   std::optional<ScreenTable> compare(const Problem& problem, const ScreenedOutput& output,
                                      const Ways& ways);
 
  private:
+  std::optional<ScreenTable> on_device(const std::function<ScreenTable(RowScreen& screen)>& compare,
+                                       bool& too_large);
   std::vector<std::int32_t> affordable_rows(const Problem& problem) const;
 
   JudgeTools tools_;
   std::unique_ptr<RowScreen> screen_;
   bool too_large_ = false;  // for the device
+  bool too_large_for_samples_ = false;
   bool only_sample_ = false;
   bool is_sample_ = false;
   std::uint64_t seed_ = 0;

@@ -14,9 +14,8 @@
 #include "backends/backend.h"
 #include "bench/bench.h"
 #include "bench/cases/case.h"
-#include "bench/judge/device_screen.h"
+#include "bench/cases/emulated_row_screen_testing.h"
 #include "core/error.h"
-#include "ops/cuda/testing/emulated_screen_testing.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -38,48 +37,11 @@ Problem example_problem() {
   return problem;
 }
 
-/// The emulated kernel with the memory that it works in.
-class EmulatedScreen final : public RowScreen {
- public:
-  ScreenTable compare(const AttentionMath& math, const ReferenceInputs& inputs,
-                      const ScreenedOutput& output) override {
-    ScreenTable table = screen_->compare(math, inputs, output);
-    if (spoil) table.of[table.of.size() / 2].expected *= 1 + 1e-6;
-    for (ScreenedRow& row : table.of) {
-      if (spoil) row.lse += 1e-6;
-    }
-    return table;
-  }
-  ScreenTable compare_latent(const MlaReferenceInputs& inputs,
-                             const ScreenedOutput& output) override {
-    return screen_->compare_latent(inputs, output);
-  }
-  ScreenTable compare_listed(const AttentionMath& math, const ReferenceInputs& inputs,
-                             std::span<const std::int32_t> keys,
-                             const ScreenedOutput& output) override {
-    return screen_->compare_listed(math, inputs, keys, output);
-  }
-  ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank,
-                                  const ScreenedOutput& output) override {
-    return screen_->compare_latent_rank(inputs, group, rank, output);
-  }
-  bool spoil = false;
-
- private:
-  std::unique_ptr<Ops> ops_ = make_cpu_ops(1);
-  cuda::EmulatedScreenLauncher launcher_;
-  std::unique_ptr<RowScreen> screen_ = make_device_screen(*ops_, launcher_);
-};
-
 JudgeTools tools_of(bool on_device, std::uint64_t seed = 5, bool spoil = false) {
   JudgeTools tools;
   tools.draw_seed = [seed] { return seed; };
   if (on_device) {
-    tools.make_screen = [spoil] {
-      auto screen = std::make_unique<EmulatedScreen>();
-      screen->spoil = spoil;
-      return screen;
-    };
+    tools.make_screen = [spoil] { return std::make_unique<EmulatedRowScreen>(spoil); };
   }
   return tools;
 }

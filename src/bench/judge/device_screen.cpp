@@ -163,6 +163,11 @@ ScreenedRow row_of(const attn::ScreenRecord& record) {
   return row;
 }
 
+template <typename T>
+std::vector<T> copied(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
 class DeviceScreen final : public RowScreen {
  public:
   DeviceScreen(Ops& ops, cuda::Launcher& launcher) : screen_(ops, launcher) {}
@@ -177,9 +182,94 @@ class DeviceScreen final : public RowScreen {
   ScreenTable compare_listed(const AttentionMath& math, const ReferenceInputs& inputs,
                              std::span<const std::int32_t> keys,
                              const ScreenedOutput& output) override {
-    const Visible visible(math, inputs);
+    ScreenTable table =
+        compare_visible(Visible(math, inputs), math, inputs, {keys, {}, {}}, output);
+    release();
+    return table;
+  }
+
+  ScreenTable compare_part(const AttentionMath& math, const ReferenceInputs& inputs,
+                           const ScreenedPart& part, const ScreenedOutput& output) override {
+    Visible visible(math, inputs);
+    hide_others(part.rows, visible.begin, visible.end);
+    const Passing passing{screen_, part.passing};
+    return rows_of_part(compare_visible(visible, math, inputs, part, output), part.rows);
+  }
+
+  ScreenTable compare_latent(const MlaReferenceInputs& inputs,
+                             const ScreenedOutput& output) override {
+    ScreenTable table = compare_latents(inputs, nullptr, output);
+    release();
+    return table;
+  }
+
+  ScreenTable compare_latent_part(const MlaReferenceInputs& inputs, const ScreenedPart& part,
+                                  const ScreenedOutput& output) override {
+    const Passing passing{screen_, part.passing};
+    return rows_of_part(compare_latents(inputs, &part, output), part.rows);
+  }
+
+  ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank,
+                                  const ScreenedOutput& output) override {
+    LatentPart decode(inputs);
+    decode.add_rank(inputs, group, rank);
+    cuda::LatentScreenInputs on_device = latents_of(inputs, decode);
+    on_device.latent_query = inputs.latent_query;
+    ScreenTable table = table_of(screen_.compare_latents(on_device, output_of(output)),
+                                 decode.query_start_loc.back(), inputs.query->dim(1));
+    release();
+    return table;
+  }
+
+  void release() override { screen_.drop_large_uploads(); }
+
+ private:
+  /// Of what is passing nothing stays, whatever happens.
+  struct Passing {
+    cuda::Screen& screen;
+    const std::vector<const Tensor*>& tensors;
+    Passing(cuda::Screen& of, const std::vector<const Tensor*>& passing)
+        : screen(of), tensors(passing) {}
+    ~Passing() {
+      for (const Tensor* const tensor : tensors) screen.forget(*tensor);
+    }
+    Passing(const Passing&) = delete;
+    Passing& operator=(const Passing&) = delete;
+  };
+
+  /// All but `rows`, ascending, see nothing and cost nothing.
+  static void hide_others(std::span<const std::int32_t> rows, std::vector<std::int32_t>& begin,
+                          std::vector<std::int32_t>& end) {
+    auto next = rows.begin();
+    for (std::size_t row = 0; row < end.size(); ++row) {
+      const bool is_chosen = next != rows.end() && *next == static_cast<std::int32_t>(row);
+      if (is_chosen) {
+        ++next;
+      } else {
+        begin[row] = end[row] = 0;
+      }
+    }
+  }
+
+  static ScreenTable rows_of_part(const ScreenTable& all, std::span<const std::int32_t> rows) {
+    ScreenTable part;
+    part.is_float64 = all.is_float64;
+    part.num_heads = all.num_heads;
+    part.rows.assign(rows.begin(), rows.end());
+    part.of.reserve(rows.size() * static_cast<std::size_t>(all.num_heads));
+    for (const std::int32_t row : rows) {
+      const auto first = all.of.begin() + row * all.num_heads;
+      part.of.insert(part.of.end(), first, first + all.num_heads);
+    }
+    return part;
+  }
+
+  ScreenTable compare_visible(const Visible& visible, const AttentionMath& math,
+                              const ReferenceInputs& inputs, const ScreenedPart& part,
+                              const ScreenedOutput& output) {
     cuda::ScreenInputs on_device;
-    on_device.key_index = keys;
+    on_device.key_index = part.keys;
+    on_device.keeps_rows = part.passing.empty();
     on_device.query = inputs.query;
     on_device.key = inputs.key;
     on_device.value = inputs.value;
@@ -197,8 +287,9 @@ class DeviceScreen final : public RowScreen {
                     inputs.query->dim(1));
   }
 
-  ScreenTable compare_latent(const MlaReferenceInputs& inputs,
-                             const ScreenedOutput& output) override {
+  /// `part` null: all of the case's own inputs.
+  ScreenTable compare_latents(const MlaReferenceInputs& inputs, const ScreenedPart* part,
+                              const ScreenedOutput& output) {
     const std::int64_t heads = inputs.query->dim(1);
     const std::int32_t tokens = inputs.query_start_loc.back();
     std::vector<attn::ScreenRecord> records(static_cast<std::size_t>(tokens * heads));
@@ -211,12 +302,14 @@ class DeviceScreen final : public RowScreen {
     } else {
       decode.add_causal(inputs, 0, decodes);
     }
+    if (part != nullptr) take_part(*part, decode);
     cuda::LatentScreenInputs on_device = latents_of(inputs, decode);
     on_device.latent_query = inputs.latent_query;
     screen_.compare(on_device, output_of(output), records);
     if (decodes < requests) {
       LatentPart prefill(inputs);
       prefill.add_causal(inputs, decodes, requests);
+      if (part != nullptr) take_part(*part, prefill);
       on_device = latents_of(inputs, prefill);
       if (inputs.kv_c_unquantized != nullptr) {
         const PrefillLatents& mixed = prefill_latents(inputs);
@@ -228,17 +321,17 @@ class DeviceScreen final : public RowScreen {
     return table_of(records, tokens, heads);
   }
 
-  ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank,
-                                  const ScreenedOutput& output) override {
-    LatentPart decode(inputs);
-    decode.add_rank(inputs, group, rank);
-    cuda::LatentScreenInputs on_device = latents_of(inputs, decode);
-    on_device.latent_query = inputs.latent_query;
-    return table_of(screen_.compare_latents(on_device, output_of(output)),
-                    decode.query_start_loc.back(), inputs.query->dim(1));
+  /// Listed keys are those that the part has in their places.
+  static void take_part(const ScreenedPart& part, LatentPart& latents) {
+    hide_others(part.rows, latents.visible_begin, latents.visible_end);
+    if (part.keys.empty()) return;
+    if (latents.key_index.empty()) {
+      latents.key_index = copied(part.keys);
+      return;
+    }
+    for (std::int32_t& key : latents.key_index) key = part.keys[static_cast<std::size_t>(key)];
   }
 
- private:
   static cuda::ScreenOutput output_of(const ScreenedOutput& output) {
     return {output.output, output.scale(), output.limit(), output.e4m3_scale > 0};
   }
@@ -297,11 +390,6 @@ Tensor in_float32(const Tensor& tensor) {
 
 int window_of(std::int64_t reach) {
   return reach < 0 ? -1 : checked_int32(std::min<std::int64_t>(reach, 0x7FFFFFFF), "window");
-}
-
-template <typename T>
-std::vector<T> copied(std::span<const T> values) {
-  return {values.begin(), values.end()};
 }
 
 }  // namespace

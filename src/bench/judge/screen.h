@@ -54,6 +54,17 @@ struct ScreenTable {
   }
 };
 
+/// What of another output of a case is screened, which was computed from tensors of its own: a
+/// timed sample (inputs/redraw.h).
+struct ScreenedPart {
+  /// Rows of keys and values in the order that lengths and starts count, or empty: as they are.
+  std::span<const std::int32_t> keys;
+  /// Token rows, ascending: those of the table.
+  std::span<const std::int32_t> rows;
+  /// Tensors of the inputs that go when the comparison is done.
+  std::vector<const Tensor*> passing;
+};
+
 /// Screening on a device, of one case.
 class RowScreen {
  public:
@@ -74,6 +85,14 @@ class RowScreen {
   /// The decodes' part of one rank in the latent space (semantics §8.7), [Td, N, Lkv].
   virtual ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group,
                                           int rank, const ScreenedOutput& output) = 0;
+  /// Some rows of other outputs. What was uploaded of tensors that stay, stays until release().
+  virtual ScreenTable compare_part(const AttentionMath& math, const ReferenceInputs& inputs,
+                                   const ScreenedPart& part, const ScreenedOutput& output) = 0;
+  virtual ScreenTable compare_latent_part(const MlaReferenceInputs& inputs,
+                                          const ScreenedPart& part,
+                                          const ScreenedOutput& output) = 0;
+  /// Leaves the memory of the device to what is timed next.
+  virtual void release() = 0;
   /// Whether compare_latent() has the mathematics: prefills in e4m3 are left to the CPU, since a
   /// product that rounds the other way there would be another value.
   static bool has_latents(const MlaReferenceInputs& inputs) { return !inputs.fp8_prefill; }

@@ -328,14 +328,6 @@ void set_totals(const ScreenedTrial& trial, const ScreenTable& table, Judgement&
   judgement.lse_error->rms_rel = std::sqrt(judgement.lse_error->nmse);
 }
 
-/// `reference`: the table of the checked rows.
-void check_agreement(const ScreenTable& table, const ScreenTable& reference) {
-  if (!table.is_float64) return;
-  const std::string wrong = screening_disagrees(table, reference);
-  if (!wrong.empty())
-    fail(ErrorKind::kInternal, "screening disagrees with the reference: {}", wrong);
-}
-
 /// Overwrites the rows and heads of `part` where they err more than what is there: the rows of
 /// other heads are inside by the emulation that they have been judged by, and stay so.
 void replace(const ReferenceOutput& part, const std::vector<int>& heads,
@@ -499,6 +491,17 @@ std::string screening_disagrees(const ScreenTable& screened, const ScreenTable& 
             row, head, a.error, b.error, a.expected, b.expected, a.lse, b.lse, a.misplaced);
       });
   return first;
+}
+
+void check_agreement(const ScreenTable& screened, const ScreenTable& reference) {
+  if (!screened.is_float64) return;
+  const std::string wrong = screening_disagrees(screened, reference);
+  if (!wrong.empty())
+    fail(ErrorKind::kInternal, "screening disagrees with the reference: {}", wrong);
+}
+
+std::vector<std::int32_t> suspicious_rows(const ScreenedTrial& trial, const ScreenTable& table) {
+  return Suspects(trial, table, ScreenTable{}).to_check();
 }
 
 ReferenceOutput join_rows(const ReferenceOutput& a, const ReferenceOutput& b) {

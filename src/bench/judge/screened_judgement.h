@@ -58,6 +58,15 @@ struct ScreenedTrial {
 std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
                                         const YardsticksOf& yardsticks_of);
 
+/// Rows of a timed sample, ascending, that are suspicious beside the rows that were checked of a
+/// run on the case's own inputs: as judge_screened() has it, the worst of them, as many as the
+/// reference can afford. trial.output is the sample's, the rest is of that run.
+std::vector<std::int32_t> suspicious_rows(const ScreenedTrial& trial, const ScreenTable& table);
+
+/// Errors: E-INTERNAL where a screening in float64 disagrees with the reference on a row that both
+/// have seen.
+void check_agreement(const ScreenTable& screened, const ScreenTable& reference);
+
 /// The output of a pipeline as it reads; e4m3 is that of a fused static quantisation.
 ScreenedOutput screened_output(const Problem& problem, const Tensor& output);
 

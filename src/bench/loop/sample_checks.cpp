@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
+
 namespace attnbench {
 
 SampleChecks::SampleChecks(Pipeline& pipeline, SampleSide side,
@@ -40,6 +42,10 @@ SampleChecks::SampleChecks(Pipeline& pipeline, SampleSide side,
     memory_->move(0, 1);
   }
   latest_ = new_copies();
+  std::int64_t bytes = 1;
+  for (const SampleSide::Output& output : side_.outputs) bytes += output.bytes;
+  num_judged_ =
+      std::clamp(static_cast<std::size_t>(kMostKeptBytes / bytes), kLeastJudged, kMostJudged);
   keep();
   validated_ = memory_->sums();
 }
@@ -172,27 +178,41 @@ void SampleChecks::look_at(std::int64_t sample, const attn::SampleDigest& digest
   }
 }
 
+/// For the output of the next sample, when those of the last one are kept. False where the device
+/// has no memory for more than the least number: from here on that many are kept.
+bool SampleChecks::make_next_copies() {
+  try {
+    latest_ = new_copies();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCapacity || kept_.size() <= kLeastJudged) throw;
+    latest_ = std::move(kept_.back().outputs);
+    kept_.pop_back();
+    num_judged_ = kept_.size();
+    return false;
+  }
+  return true;
+}
+
 /// Every sample has the same chance (reservoir sampling). The first one whose bytes are those of
 /// the one before is taken beside: right only where outputs do not depend on the signs of the
 /// query.
 void SampleChecks::choose(std::int64_t sample, bool is_repeated) {
-  std::int64_t place = seen_++;
-  const bool is_full = kept_.size() == kJudged;
-  if (is_full) place = std::uniform_int_distribution<std::int64_t>(0, place)(random_);
-  const bool is_chosen = place < static_cast<std::int64_t>(kJudged);
-  if (!is_chosen && !is_repeated) return;
+  ++seen_;
+  if (kept_.size() < num_judged_) {
+    kept_.push_back({sample, nonce_, latest_});
+    if (make_next_copies()) return;
+  }
+  const auto place =
+      static_cast<std::size_t>(std::uniform_int_distribution<std::int64_t>(0, seen_ - 1)(random_));
   Kept kept{sample, nonce_, latest_};
-  if (is_chosen && is_full) {
-    std::swap(kept_[static_cast<std::size_t>(place)], kept);
+  if (place < num_judged_) {
+    std::swap(kept_[place], kept);
     latest_ = std::move(kept.outputs);
     return;
   }
-  if (is_chosen) {
-    kept_.push_back(std::move(kept));
-  } else {
-    repeated_ = std::move(kept);
-  }
-  latest_ = new_copies();
+  if (!is_repeated) return;
+  repeated_ = std::move(kept);
+  make_next_copies();
 }
 
 void SampleChecks::end() {

@@ -36,8 +36,12 @@ struct TimedSample {
 /// when this is made, and its outputs those of a run on them or on their negation.
 class SampleChecks final : public SampleWork {
  public:
-  /// How many samples are judged.
-  static constexpr std::size_t kJudged = 3;
+  /// How many samples are judged, where there are as many: a kernel that does its work in only half
+  /// of its samples does so in all of eight with a probability of 1/256. Fewer where their outputs
+  /// take more than kMostKeptBytes, or than the device has, but not less than the least.
+  static constexpr std::size_t kMostJudged = 8;
+  static constexpr std::size_t kLeastJudged = 3;
+  static constexpr std::int64_t kMostKeptBytes = std::int64_t{2} << 30;
 
   /// `most_poison`: bytes of workspaces that are poisoned before a sample; where there are more,
   /// only outputs are. `whole` false: the query is written anew and nothing else is done, for
@@ -67,6 +71,7 @@ class SampleChecks final : public SampleWork {
   };
 
   std::vector<void*> new_copies();
+  bool make_next_copies();
   void plan_moves();
   void look_at(std::int64_t sample, const attn::SampleDigest& digest);
   void choose(std::int64_t sample, bool is_repeated);
@@ -89,7 +94,8 @@ class SampleChecks final : public SampleWork {
   std::optional<std::uint64_t> last_hash_;
   std::int64_t seen_ = 0;
   bool has_repeated_ = false;
-  std::vector<Kept> kept_;  // kJudged at most
+  std::size_t num_judged_ = kMostJudged;  // at most
+  std::vector<Kept> kept_;
   std::optional<Kept> repeated_;
   std::string problem_;
 };

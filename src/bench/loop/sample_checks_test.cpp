@@ -8,11 +8,13 @@
 
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/system/clock.h"
 #include "metadata/int_math.h"
 
@@ -112,7 +114,7 @@ void check_passes(const Problem& problem, const char* backend) {
   CHECK(result.reasons == std::vector<std::string>{});
   CHECK(result.status == Status::kPassed);
   REQUIRE(result.timing);
-  CHECK(result.timing->checked_samples.size() == SampleChecks::kJudged);
+  CHECK(std::ssize(result.timing->checked_samples) == problem.timing.samples);
 }
 
 std::string reason_of(const Problem& problem, const Cheat& cheat) {
@@ -174,6 +176,92 @@ TEST_CASE("where outputs do not depend on signs, the one that is repeated is jud
   const Result result =
       samples_of(problem_of({{1, 1}, {1, 1}}), "FLASH_ATTN", [](SampleSide&, int) {});
   CHECK(result.status == Status::kPassed);
+}
+
+namespace {
+
+/// A device that has memory for so many pieces.
+class LimitedMemory final : public SampleMemory {
+ public:
+  explicit LimitedMemory(int pieces) : pieces_(pieces) {}
+  void* allocate(std::size_t size_bytes) override {
+    if (pieces_-- == 0) fail(ErrorKind::kCapacity, "no memory");
+    return memory_->allocate(size_bytes);
+  }
+  void fill(void* memory, unsigned char byte, std::size_t size_bytes) override {
+    memory_->fill(memory, byte, size_bytes);
+  }
+  void copy(void* target, const void* source, std::size_t size_bytes) override {
+    memory_->copy(target, source, size_bytes);
+  }
+  void table(const std::vector<attn::BlockMove>& moves) override { memory_->table(moves); }
+  void move(std::size_t first, std::size_t count) override { memory_->move(first, count); }
+  void redraw(int element_bytes, const attn::RedrawParams& params) override {
+    memory_->redraw(element_bytes, params);
+  }
+  void show() override { memory_->show(); }
+  void clear_sums() override { memory_->clear_sums(); }
+  void digest(attn::DigestParams params) override { memory_->digest(params); }
+  attn::SampleDigest sums() override { return memory_->sums(); }
+
+ private:
+  int pieces_;
+  std::unique_ptr<SampleMemory> memory_ = make_cpu_sample_memory();
+};
+
+/// The samples of 30 that are kept for the judge, with memory for these pieces.
+std::vector<TimedSample> kept_of_thirty(const Problem& problem, int pieces) {
+  const std::unique_ptr<Case> own = make_case(problem, {1, {}});
+  const std::unique_ptr<CaseRun> run = own->start(*find_backend("FLASH_ATTN"));
+  const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+  const std::unique_ptr<Pipeline> pipeline = run->prepare(*ops);
+  for (const Step& step : pipeline->steps()) step.run();
+  SampleChecks checks(*pipeline, *pipeline->sample_side(), std::make_unique<LimitedMemory>(pieces),
+                      1 << 20, true);
+  for (std::int64_t sample = 0; sample < 30; ++sample) {
+    checks.poison();
+    checks.rewrite();
+    checks.restore();
+    for (const Step& step : pipeline->steps()) step.run();
+    checks.keep();
+    checks.finish(sample);
+  }
+  checks.end();
+  std::vector<TimedSample> taken = checks.take_samples();
+  for (const TimedSample& one : taken) {
+    const auto finding = judge_timed_sample(*run, one.number, one.nonce, one.output);
+    CHECK(finding->reason == "");
+  }
+  return taken;
+}
+
+}  // namespace
+
+TEST_CASE("eight of many samples are judged, fewer where memory is short") {
+  const Problem problem = problem_of(kMixed);
+  const SampleSide side = [&] {
+    const std::unique_ptr<Case> own = make_case(problem, {1, {}});
+    const std::unique_ptr<CaseRun> run = own->start(*find_backend("FLASH_ATTN"));
+    const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+    return *run->prepare(*ops)->sample_side();
+  }();
+  const auto outputs = static_cast<int>(side.outputs.size());
+  // The query, the blocks that change and what they are filled with, then the latest output.
+  const int before = static_cast<int>(side.query.size() + side.planes.size()) + 1 + outputs;
+  CHECK(kept_of_thirty(problem, before + 100).size() == 8);
+  CHECK(kept_of_thirty(problem, before + 8 * outputs).size() == 8);
+  CHECK(kept_of_thirty(problem, before + 7 * outputs).size() == 7);
+  CHECK(kept_of_thirty(problem, before + 3 * outputs).size() == 3);
+  CHECK_THROWS_AS(kept_of_thirty(problem, before + 2 * outputs), Error);
+  // Any of them may be judged.
+  bool is_late = false, is_early = false;
+  for (int run = 0; run < 20; ++run) {
+    const std::vector<TimedSample> taken = kept_of_thirty(problem, before + 7 * outputs);
+    is_early = is_early || taken.front().number < 7;
+    is_late = is_late || taken.back().number >= 20;
+  }
+  CHECK(is_early);
+  CHECK(is_late);
 }
 
 TEST_CASE("a run that does nothing leaves the poison of its sample") {

@@ -169,7 +169,8 @@ std::optional<SampleFinding> judge_timed_sample(CaseRun& case_run, std::int64_t 
   if (!verdict) return std::nullopt;
   if (!verdict->is_judged) return SampleFinding{};
   const ErrorStats& error = verdict->judgement.error;
-  SampleFinding finding{"", SampleCheck{number, error.row_error, error.row_limit}};
+  SampleFinding finding{
+      "", SampleCheck{number, error.row_error, error.row_limit, verdict->screened_rows}};
   const std::vector<std::string>& reasons = verdict->judgement.reasons;
   if (!output.defect.empty() || !reasons.empty()) {
     const bool cut_out = output.defect.empty() && verdict->request > 0;

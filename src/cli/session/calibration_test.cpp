@@ -40,6 +40,15 @@ class HostScreen final : public RowScreen {
                                   const ScreenedOutput&) override {
     return {};
   }
+  ScreenTable compare_part(const AttentionMath&, const ReferenceInputs&, const ScreenedPart&,
+                           const ScreenedOutput&) override {
+    return {};
+  }
+  ScreenTable compare_latent_part(const MlaReferenceInputs&, const ScreenedPart&,
+                                  const ScreenedOutput&) override {
+    return {};
+  }
+  void release() override {}
   int num_calls = 0;
 };
 

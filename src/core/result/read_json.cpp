@@ -223,6 +223,7 @@ Result read_result(const Reader& json, const MetricTable& table) {
       item.read("sample", check.sample);
       item.read("row_error", check.row_error);
       item.read("row_limit", check.row_limit);
+      item.read_if_there("screened_rows", check.screened_rows);
     });
   }
   result.throughput = read_part(table.throughput, json, "throughput");

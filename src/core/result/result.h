@@ -89,6 +89,7 @@ struct SampleCheck {
   std::int64_t sample = 0;  // index in samples_us
   double row_error = 0;     // as in ErrorStats
   double row_limit = 0;
+  std::int64_t screened_rows = 0;  // on a device; 0 = none
 };
 
 struct StepTiming {

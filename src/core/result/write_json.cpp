@@ -175,6 +175,7 @@ Json sample_checks_json(const std::vector<SampleCheck>& checks) {
     numbers.add("row_error", check.row_error, nullptr);
     numbers.add("row_limit", check.row_limit, nullptr);
     numbers.finish();
+    if (check.screened_rows > 0) item["screened_rows"] = check.screened_rows;
     json.push_back(std::move(item));
   }
   return json;

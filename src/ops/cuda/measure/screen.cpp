@@ -158,12 +158,9 @@ attn::ScreenParams Screen::attention_params(const ScreenInputs& inputs, Work& wo
   return params;
 }
 
-const KeptRows& Screen::rows_of(const ScreenInputs& inputs) {
-  ScreenKey key(inputs);
-  if (const KeptRows* const known = kept_.find(key)) return *known;
+KeptRows Screen::make_rows(const ScreenInputs& inputs, ScreenKey key) {
   const ScreenBatch batch = inputs.batch();
   const std::int64_t rows = inputs.num_rows();
-  kept_.make_room(screen_rows_bytes(rows, batch.v_head_size));
   const auto allocate = [&](std::int64_t row_bytes, const char* name) {
     return ops_.allocate(static_cast<std::size_t>(rows * row_bytes),
                          std::string("screening: ") + name);
@@ -178,12 +175,19 @@ const KeptRows& Screen::rows_of(const ScreenInputs& inputs) {
   params.records = fresh.sizes->as<attn::ScreenRecord>();
   attend(batch, params, work);
   ops_.synchronize();  // before the work's memory goes
-  return kept_.add(std::move(fresh));
+  return fresh;
+}
+
+const KeptRows& Screen::rows_of(const ScreenInputs& inputs) {
+  ScreenKey key(inputs);
+  if (const KeptRows* const known = kept_.find(key)) return *known;
+  kept_.make_room(screen_rows_bytes(inputs.num_rows(), inputs.value->dim(2)));
+  return kept_.add(make_rows(inputs, std::move(key)));
 }
 
 std::vector<attn::ScreenRecord> Screen::compare_rows(const ScreenInputs& inputs,
+                                                     const KeptRows& kept,
                                                      const ScreenOutput& output) {
-  const KeptRows& kept = rows_of(inputs);
   Work work(*this);
   attn::ScreenRowsParams params{};
   params.output = output_params(output, work);
@@ -221,17 +225,18 @@ std::vector<attn::ScreenRecord> Screen::compare(const ScreenInputs& inputs,
   std::optional<std::vector<attn::ScreenRecord>> records;
   if (kept_.has_room_for(screen_rows_bytes(inputs.num_rows(), inputs.value->dim(2)))) {
     try {
-      records = compare_rows(inputs, output);
+      records = inputs.keeps_rows
+                    ? compare_rows(inputs, rows_of(inputs), output)
+                    : compare_rows(inputs, make_rows(inputs, ScreenKey(inputs)), output);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCapacity) throw;
-      kept_.limit(0);  // the device has too little memory beside this case
+      if (inputs.keeps_rows) kept_.limit(0);  // the device has too little memory beside this case
     }
   }
   if (!records) {
     kept_.clear();
     records = compare_where_made(inputs, output);
   }
-  drop_large_uploads();
   return *std::move(records);
 }
 

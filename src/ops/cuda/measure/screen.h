@@ -43,6 +43,8 @@ struct ScreenInputs {
   attn::Alibi alibi = attn::Alibi::kNone;
   std::span<const float> alibi_slopes;  // [H] or empty
   std::span<const float> sinks;         // [H] or empty
+  /// Whether rows that are computed stay for the next output; not where a tensor goes before that.
+  bool keeps_rows = true;
 
   ScreenBatch batch() const;
   std::int64_t num_rows() const;  // of tokens and heads
@@ -61,9 +63,9 @@ class Screen {
   /// Both must outlive it. `ops` holds the memory that `launcher` launches on.
   Screen(Ops& ops, Launcher& launcher) : ops_(ops), launcher_(launcher) {}
 
-  /// The tensors of `inputs` must stay as they are as long as this object lives. A record of each
-  /// row and head, [T, H]: sums over all columns. Errors: E-CAPACITY where the device has too
-  /// little memory, E-CUDA.
+  /// The tensors of `inputs` must stay as they are as long as this object lives, or until
+  /// forget(). A record of each row and head, [T, H]: sums over all columns. Errors: E-CAPACITY
+  /// where the device has too little memory, E-CUDA.
   std::vector<attn::ScreenRecord> compare(const ScreenInputs& inputs, const ScreenOutput& output);
   /// The same of latent attention; records of tokens that are not of `inputs` are left as they are.
   void compare(const LatentScreenInputs& inputs, const ScreenOutput& output,
@@ -72,6 +74,11 @@ class Screen {
   std::vector<attn::ScreenRecord> compare_latents(const LatentScreenInputs& inputs,
                                                   const ScreenOutput& output);
 
+  /// Of a tensor that changes or goes; rows that were computed from it must not have been kept.
+  void forget(const Tensor& tensor) { uploaded_.erase(tensor.bytes()); }
+  /// Leaves the device to what is timed next: uploads are gone where there are many.
+  void drop_large_uploads();
+
   /// Keys and values of at most this many bytes are expanded at a time.
   void limit_expanded(std::size_t bytes) { most_expanded_bytes_ = bytes; }
   /// Rows of at most this many bytes are kept, those of no compare() so far.
@@ -79,10 +86,11 @@ class Screen {
 
  private:
   class Work;
+  KeptRows make_rows(const ScreenInputs& inputs, ScreenKey key);
   /// The rows of a batch that is not empty: those that are kept, or fresh ones that are from now
   /// on.
   const KeptRows& rows_of(const ScreenInputs& inputs);
-  std::vector<attn::ScreenRecord> compare_rows(const ScreenInputs& inputs,
+  std::vector<attn::ScreenRecord> compare_rows(const ScreenInputs& inputs, const KeptRows& rows,
                                                const ScreenOutput& output);
   std::vector<attn::ScreenRecord> compare_where_made(const ScreenInputs& inputs,
                                                      const ScreenOutput& output);
@@ -99,7 +107,6 @@ class Screen {
   double* multiply(attn::ScreenProductParams params, const char* name, Work& work);
   attn::ScreenOutputParams output_params(const ScreenOutput& output, Work& work);
   attn::ScreenOperand operand(const Tensor& tensor, const char* name);
-  void drop_large_uploads();
   Buffer& upload_once(const Tensor& tensor, const char* name);
   std::unique_ptr<Buffer> upload(const void* data, std::size_t size_bytes, const char* name);
 

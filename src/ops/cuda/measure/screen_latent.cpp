@@ -276,7 +276,6 @@ void Screen::compare(const LatentScreenInputs& inputs, const ScreenOutput& outpu
       join_chunks(work.download(params.records, count), chunks);
   std::copy(all.begin() + inputs.first_token() * n.heads, all.end(),
             records.begin() + inputs.first_token() * n.heads);
-  drop_large_uploads();
 }
 
 std::vector<attn::ScreenRecord> Screen::compare_latents(const LatentScreenInputs& inputs,
@@ -294,9 +293,7 @@ std::vector<attn::ScreenRecord> Screen::compare_latents(const LatentScreenInputs
   batch.group = static_cast<int>(n.heads);
   batch.v_head_size = static_cast<int>(n.latent);
   attend(batch, params, work);
-  std::vector<attn::ScreenRecord> records = work.download(params.records, count);
-  drop_large_uploads();
-  return join_chunks(std::move(records), chunks);
+  return join_chunks(work.download(params.records, count), chunks);
 }
 
 }  // namespace attnbench::cuda
