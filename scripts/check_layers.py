@@ -86,7 +86,7 @@ FLOORS = {
     # put into the pipelines of every family.
     "backends": [["ranks"], ["attention"], ["cudnn", "encoder", "mla", "op"], ["plugin"]],
     # Verdicts know no case, cases know no job, the judging of a job knows no loop.
-    "bench": [["judge", "process"], ["cases", "ranks"], ["studies", "trial"], ["loop"]],
+    "bench": [["judge", "process", "samples"], ["cases", "ranks"], ["studies", "trial"], ["loop"]],
     # A table is text for any format.
     "report": [["tables"], ["formats"]],
     "kernels": [["common"], ["ptx"], ["attention", "measure", "move"],

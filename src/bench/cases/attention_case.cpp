@@ -5,11 +5,11 @@
 #include <cstring>
 #include <utility>
 
-#include "bench/cases/redrawn_request.h"
 #include "bench/cases/sample_look.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
+#include "bench/samples/redrawn_request.h"
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/cases/redrawn_request.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
 #include "bench/judge/judge.h"
 #include "bench/memo.h"
+#include "bench/samples/redrawn_request.h"
 #include "inputs/cache/saturation.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/make_inputs.h"

@@ -12,10 +12,10 @@
 
 #include "backends/reference_sources.h"
 #include "bench/cases/probe.h"
-#include "bench/cases/redrawn_request.h"
 #include "bench/cases/sample_look.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
+#include "bench/samples/redrawn_request.h"
 #include "bench/save.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "metrics/byte_verdicts.h"

@@ -10,18 +10,31 @@
 #include <vector>
 
 #include "bench/cases/case.h"
-#include "bench/cases/redrawn_request.h"
-#include "bench/cases/sample_draw.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/screen.h"
+#include "bench/samples/redrawn_request.h"
+#include "bench/samples/sample_draw.h"
 
 namespace attnbench {
 
+/// Judges one of them with the threads of `options`. Called by several threads at once.
+using JudgeRequest = std::function<std::optional<Judgement>(const JudgedRequest& one,
+                                                            const ReferenceOptions& options)>;
+
+/// Judges those that are given, several at a time; the first one that is wrong decides, or the one
+/// that is closest to its limit. Where some heads alone look wrong, the same rows of all heads have
+/// the word, since limits go by their median. Nothing when `judge` says nothing.
+std::optional<SampleVerdict> judge_requests(const std::vector<JudgedRequest>& requests,
+                                            const ReferenceOptions& options,
+                                            const JudgeRequest& judge);
+
 class SampleLook {
  public:
-  /// `screening`, of the case, outlives it.
+  /// `screening`, of the case, outlives it if a sample is judged.
   explicit SampleLook(Screening& screening) : screening_(screening) {}
-  ~SampleLook() { screening_.end_samples(); }
+  ~SampleLook() {
+    if (has_screened_) screening_.end_samples();
+  }
   SampleLook(const SampleLook&) = delete;
   SampleLook& operator=(const SampleLook&) = delete;
 
@@ -44,6 +57,7 @@ class SampleLook {
  private:
   Screening& screening_;
   std::optional<SampleDraw> draw_;
+  bool has_screened_ = false;
 };
 
 /// The rows and heads of a request, from a table of the batch with all heads.

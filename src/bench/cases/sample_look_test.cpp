@@ -262,6 +262,20 @@ TEST_CASE("where the reference sees all of a sample no device is opened") {
   CHECK(samples.judge().judgement.reasons.empty());
 }
 
+TEST_CASE("a sample of a batch without new tokens has nothing to judge") {
+  Problem problem = example_problem();
+  problem.batch = {{0, 0}, {0, 20}};
+  int judged = 0;
+  const std::optional<SampleVerdict> verdict = judge_requests(
+      SampleDraw(problem, 1).next(), {}, [&](const JudgedRequest&, const ReferenceOptions&) {
+        ++judged;
+        return std::optional<Judgement>();
+      });
+  REQUIRE(verdict.has_value());
+  CHECK_FALSE(verdict->is_judged);
+  CHECK(judged == 0);
+}
+
 TEST_CASE("the table of a request has its rows and heads") {
   ScreenTable batch;
   batch.is_float64 = true;

@@ -1,4 +1,4 @@
-#include "bench/cases/redrawn_request.h"
+#include "bench/samples/redrawn_request.h"
 
 #include <doctest/doctest.h>
 
@@ -88,20 +88,6 @@ TEST_CASE("an output has the rows and heads that are judged") {
   CHECK(some.lse->at(1 * 3 + 1) == 100 + 2 * 6 + 3);
   const Tensor heads = only_heads(output.output, 0, {4});
   CHECK(heads.at(0) == 24);
-}
-
-TEST_CASE("a sample of a batch without new tokens has nothing to judge") {
-  Problem problem = small_problem();
-  problem.batch = {{0, 0}, {0, 20}};
-  int judged = 0;
-  const std::optional<SampleVerdict> verdict = judge_requests(
-      SampleDraw(problem, 1).next(), {}, [&](const JudgedRequest&, const ReferenceOptions&) {
-        ++judged;
-        return std::optional<Judgement>();
-      });
-  REQUIRE(verdict.has_value());
-  CHECK_FALSE(verdict->is_judged);
-  CHECK(judged == 0);
 }
 
 TEST_CASE("the redraw of a batch is that of its rows") {

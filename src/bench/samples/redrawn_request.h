@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/cases/case.h"
-#include "bench/cases/sample_draw.h"
+#include "bench/samples/sample_draw.h"
 #include "core/problem/problem.h"
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
@@ -51,16 +49,5 @@ PipelineOutput output_of_request(const PipelineOutput& output, const JudgedReque
 
 /// What judge() is told of a problem whose output has these heads alone; empty = all.
 Problem problem_of_heads(Problem problem, const std::vector<int>& heads);
-
-/// Judges one of them with the threads of `options`. Called by several threads at once.
-using JudgeRequest = std::function<std::optional<Judgement>(const JudgedRequest& one,
-                                                            const ReferenceOptions& options)>;
-
-/// Judges those that are given, several at a time; the first one that is wrong decides, or the one
-/// that is closest to its limit. Where some heads alone look wrong, the same rows of all heads have
-/// the word, since limits go by their median. Nothing when `judge` says nothing.
-std::optional<SampleVerdict> judge_requests(const std::vector<JudgedRequest>& requests,
-                                            const ReferenceOptions& options,
-                                            const JudgeRequest& judge);
 
 }  // namespace attnbench

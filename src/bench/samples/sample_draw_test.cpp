@@ -1,4 +1,4 @@
-#include "bench/cases/sample_draw.h"
+#include "bench/samples/sample_draw.h"
 
 #include <doctest/doctest.h>
 
