@@ -258,7 +258,7 @@ class FaultyOnes(Classes):
                                    options=("--samples", "12"))  # fmt: skip
         for name in ("Right", "Returns"):
             self.check(results[name], "passed")
-            self.assertEqual(len(results[name]["timing"]["checked_samples"]), 3)
+            self.assertEqual(len(results[name]["timing"]["checked_samples"]), 8)
         self.check(results["RemembersLater"], "incorrect", "timed sample ")
 
     def test_reasons_and_missing_packages(self):
