@@ -131,6 +131,19 @@ TEST_CASE("rounds have medians of their own, and a spread in parts of the whole 
         std::string::npos);
 }
 
+TEST_CASE("samples that were judged say how many rows were screened, where any were") {
+  Result result = full_result();
+  result.timing->checked_samples = {{0, 1e-3, 4e-3, 0}, {1, 2e-3, 4e-3, 300}};
+  const std::string text = result_to_json(result);
+  CHECK(text.find("{\"sample\":0,\"row_error\":0.001,\"row_limit\":0.004}") != std::string::npos);
+  CHECK(text.find("\"screened_rows\":300") != std::string::npos);
+  const Result read = result_from_json(text);
+  REQUIRE(read.timing->checked_samples.size() == 2);
+  CHECK(read.timing->checked_samples[0].screened_rows == 0);
+  CHECK(read.timing->checked_samples[1].screened_rows == 300);
+  CHECK(read.timing->checked_samples[1].row_error == 2e-3);
+}
+
 TEST_CASE("rounds that are not those of the samples are refused") {
   for (const std::vector<std::int64_t>& rounds :
        std::vector<std::vector<std::int64_t>>{{1}, {1, 2}, {0, 2}, {3, -1}}) {
