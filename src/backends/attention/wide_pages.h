@@ -32,7 +32,7 @@ bool wide_pages_pay(const std::vector<Request>& requests, std::int64_t group, st
                     std::int64_t key_bytes);
 /// The same of values alone, at `value_bytes` a key.
 bool wide_values_pay(const std::vector<Request>& requests, std::int64_t group, std::int64_t window,
-                     std::int64_t value_bytes);
+                     std::int64_t value_bytes, int columns);
 
 /// Wide pages of the requests of `part`, [first_request, first_request + num_requests) of `batch`,
 /// with memory for them; none where the device does not want them (Ops::wide_use()), where

@@ -213,17 +213,19 @@ TEST_CASE("converting pays where keys are read by more than two tiles of rows") 
 TEST_CASE("converting values alone pays where they are read by more than ten tiles of rows") {
   using Batch = std::vector<Request>;
   constexpr std::int64_t kValue = 4096;  // bytes
-  CHECK(wide_values_pay(Batch(2, {8192, 8192}), 4, -1, kValue));
-  CHECK(wide_values_pay(Batch(8, {2048, 2048}), 4, -1, kValue));
-  CHECK_FALSE(wide_values_pay(Batch(64, {512, 512}), 4, -1, kValue));
-  CHECK(wide_values_pay({{1024, 16384}}, 4, -1, kValue));
-  CHECK_FALSE(wide_values_pay({{256, 16384}}, 4, -1, kValue));
+  CHECK(wide_values_pay(Batch(2, {8192, 8192}), 4, -1, kValue, 128));
+  CHECK(wide_values_pay(Batch(8, {2048, 2048}), 4, -1, kValue, 128));
+  CHECK_FALSE(wide_values_pay(Batch(64, {512, 512}), 4, -1, kValue, 128));
+  CHECK(wide_values_pay(Batch(64, {512, 512}), 4, -1, 2 * kValue, 256));
+  CHECK_FALSE(wide_values_pay(Batch(64, {256, 256}), 4, -1, 2 * kValue, 256));
+  CHECK(wide_values_pay({{1024, 16384}}, 4, -1, kValue, 128));
+  CHECK_FALSE(wide_values_pay({{256, 16384}}, 4, -1, kValue, 128));
   Batch mixed(60, {1, 4096});
   mixed.resize(64, {1024, 3072});
-  CHECK_FALSE(wide_values_pay(mixed, 4, -1, kValue));
-  CHECK(wide_values_pay({{16384, 16384}}, 4, 1024, kValue));
-  CHECK_FALSE(wide_values_pay({{16384, 16384}}, 4, 256, kValue));
-  CHECK_FALSE(wide_values_pay({{8192, 1 << 20}}, 4, -1, kValue));
+  CHECK_FALSE(wide_values_pay(mixed, 4, -1, kValue, 128));
+  CHECK(wide_values_pay({{16384, 16384}}, 4, 1024, kValue, 128));
+  CHECK_FALSE(wide_values_pay({{16384, 16384}}, 4, 256, kValue, 128));
+  CHECK_FALSE(wide_values_pay({{8192, 1 << 20}}, 4, -1, kValue, 128));
 }
 
 }  // namespace

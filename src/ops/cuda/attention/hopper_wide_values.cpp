@@ -2,19 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-
 #include "ops/cuda/attention/hopper_tile_choice.h"
 
 namespace attnbench::cuda {
 namespace {
 
-/// From so many columns on a row tile has the rows of two consumers.
-constexpr int kLeastWideColumns = 129;
-/// Between these, int8 of more keys a row than that: 4 x 4,096 tokens gain 64 us for 17 of
-/// converting, 8 x 2,048 gain 14.
-constexpr int kLeastNarrowColumns = 97;
-constexpr std::int64_t kLeastKeys = 2049;
+/// Up to so many, two warps convert a tile of values in the time of its products.
+constexpr int kMostHiddenColumns = 64;
 
 /// Such a tile of rows takes its time for other things than values.
 bool transforms_scores(const attn::AttendParams& params) {
@@ -30,22 +24,12 @@ WideValuesChoice wide_values_pay(const attn::AttendParams& params) {
     return {false, "what transforms scores takes longer than converting values"};
   }
   const int columns = params.v_head_size;
-  if (columns >= kLeastWideColumns) {
-    return {true, fmt::format("columns of {}: converting them for every 128 rows takes longer than "
-                              "the products",
-                              columns)};
-  }
-  if (columns < kLeastNarrowColumns) {
+  if (columns <= kMostHiddenColumns) {
     return {false, fmt::format("columns of {}: converting hides behind the products", columns)};
   }
-  if (!has_int8_scores(params)) {
-    return {false, fmt::format("columns of {} of e4m3: not measured", columns)};
-  }
-  const std::int64_t keys = keys_of_row(params);
-  const bool pays = keys >= kLeastKeys;
-  return {pays, fmt::format("columns of {} and {} keys a row: the products gain {} than converting "
-                            "in front takes",
-                            columns, keys, pays ? "more" : "no more")};
+  return {true, fmt::format("columns of {}: converting them for every row tile takes longer than "
+                            "the products",
+                            columns)};
 }
 
 }  // namespace attnbench::cuda

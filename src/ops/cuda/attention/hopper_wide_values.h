@@ -7,19 +7,17 @@
 // columns, whose row tiles have 128 rows, that takes longer than the products. Keys need no
 // conversion: their products take codes as they are.
 //
-// Nothing here was measured over such pages yet. What the choice goes by is what was measured of
-// level 2 of int8, whose kernel that of level 1 then is, but for the scales of its columns: values
-// of 16 bits in memory. One NVIDIA H200, 2026-12-01, 32 heads on 8, causal over pages of 16, us at
-// level 1 and at level 2; 64 x 512, 8 x 2,048, 4 x 4,096 and 2 x 8,192 tokens:
-//   D64 330 and 349, 408 and 400, 738 and 719, 1227 and 1311;
-//   D128 412 and 438, 527 and 513, 943 and 879, 1715 and 1578;
-//   D256 721 and 639, 1018 and 736, 1888 and 1298, 3737 and 2465.
-// And e4m3 with P of 16 bits beside bf16, whose products of scores take twice as long; 64 x 512,
-// 8 x 2,048 and 2 x 8,192 tokens:
-//   D128 362 and 346, 436 and 443, 1397 and 1449;
-//   D256 672 and 564, 939 and 776, 3268 and 2840.
-// Converting goes at some 3 TB/s, a byte read and two written: 8 KV heads of 32,768 tokens of D128
-// take 33 us, of D256 65.
+// One NVIDIA H200, 2026-12-01, 32 heads on 8, causal over pages of 16, timed only, two rounds in
+// turns, us on the way and in front, with converting; 64 x 512, 8 x 2,048, 2 x 8,192 tokens, and a
+// chunk of 2,048 behind 14k keys:
+//   e4m3, P of 16 bits: D64 283 and 295, 316 and 322, 976 and 960, 484 and 478;
+//     D96 438 and 440, 458 and 422, 1394 and 1119, 712 and 558;
+//     D128 368 and 404, 429 and 415, 1406 and 1260, 729 and 629;
+//     D256 675 and 591, 940 and 677, 3297 and 2245, 1522 and 1010;
+//   int8 at level 1: D64 332 and 336, 410 and 403, 1233 and 1217, 615 and 610;
+//     D96 508 and 507, 536 and 480, 1673 and 1398, 849 and 726;
+//     D128 416 and 438, 531 and 521, 1730 and 1579, 877 and 817;
+//     D256 723 and 655, 1021 and 743, 3758 and 2429, 1740 and 1099.
 #pragma once
 
 #include <string>
@@ -28,7 +26,7 @@
 
 namespace attnbench::cuda {
 
-/// Whether it pays, and why, or why not ("columns of 64: conversion beside the products hides").
+/// Whether it pays, and why, or why not ("columns of 64: converting hides behind the products").
 struct WideValuesChoice {
   bool pays = false;
   std::string reason;
