@@ -54,6 +54,7 @@ class ForwardingBackend : public Backend {
   const Backend& unforced() const override { return inner_.unforced(); }
   const PluginInfo* plugin() const override { return inner_.plugin(); }
   bool is_users() const override { return inner_.is_users(); }
+  void load() const override { inner_.load(); }
   const MlaCapability* mla_capability(const Problem& problem) const override {
     return inner_.mla_capability(problem);
   }

@@ -9,8 +9,11 @@ namespace {
 
 /// Up to so many, two warps convert a tile of values in the time of its products.
 constexpr int kMostHiddenColumns = 64;
+/// Up to so many a row tile has the rows of three consumers, beyond of two.
+constexpr int kMostColumnsOfThree = 128;
 
-/// Such a tile of rows takes its time for other things than values.
+/// Such a tile of rows takes its time for other things than values, and was not measured over pages
+/// of values.
 bool transforms_scores(const attn::AttendParams& params) {
   return params.score.soft_cap > 0.0f || params.score.alibi != attn::Alibi::kNone ||
          params.score.mm_ranges != nullptr || scales_first(params);
@@ -27,9 +30,11 @@ WideValuesChoice wide_values_pay(const attn::AttendParams& params) {
   if (columns <= kMostHiddenColumns) {
     return {false, fmt::format("columns of {}: converting hides behind the products", columns)};
   }
-  return {true, fmt::format("columns of {}: converting them for every row tile takes longer than "
-                            "the products",
-                            columns)};
+  const int rows = attn::kConsumerRows * (columns <= kMostColumnsOfThree ? 3 : 2);
+  return {true,
+          fmt::format("columns of {}: converting them for every {} rows takes longer than the "
+                      "products",
+                      columns, rows)};
 }
 
 }  // namespace attnbench::cuda
