@@ -61,9 +61,9 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
   const std::string prefill =
       texts(problem_of(AttentionType::kDecoder, 256, {{100, 900}}), "NVIDIA H200");
   CHECK(prefill.find("prefill fp8 query, cache and P: pays: 1.14") != std::string::npos);
-  CHECK(texts(problem_of(AttentionType::kDecoder, 96, {{1, 900}, {7, 7}}), "NVIDIA H200") ==
-        "prefill: not measured on NVIDIA H200 with heads of 96\n"
-        "decode: not measured on NVIDIA H200 with heads of 96\n");
+  CHECK(texts(problem_of(AttentionType::kDecoder, 80, {{1, 900}, {7, 7}}), "NVIDIA H200") ==
+        "prefill: not measured on NVIDIA H200 with heads of 80\n"
+        "decode: not measured on NVIDIA H200 with heads of 80\n");
   CHECK(texts(problem_of(AttentionType::kDecoder, 128, {{1, 900}}), "NVIDIA A100") ==
         "decode: not measured on NVIDIA A100 with heads of 128\n");
   CHECK(texts(problem_of(AttentionType::kMmEncoder, 80, {{64, 64}}), "NVIDIA H200") ==
