@@ -210,12 +210,14 @@ TEST_CASE("converting pays where keys are read by more than two tiles of rows") 
   CHECK_FALSE(wide_pages_pay({{0, 0}}, 4, -1, kKey));
 }
 
-TEST_CASE("converting values alone pays where they are read by more than ten tiles of rows") {
+TEST_CASE(
+    "converting values alone pays where fifteen tiles of rows read them, of wide heads five") {
   using Batch = std::vector<Request>;
   constexpr std::int64_t kValue = 4096;  // bytes
   CHECK(wide_values_pay(Batch(2, {8192, 8192}), 4, -1, kValue, 128));
   CHECK(wide_values_pay(Batch(8, {2048, 2048}), 4, -1, kValue, 128));
   CHECK_FALSE(wide_values_pay(Batch(64, {512, 512}), 4, -1, kValue, 128));
+  CHECK_FALSE(wide_values_pay(Batch(32, {1024, 1024}), 4, -1, kValue, 128));
   CHECK(wide_values_pay(Batch(64, {512, 512}), 4, -1, 2 * kValue, 256));
   CHECK_FALSE(wide_values_pay(Batch(64, {256, 256}), 4, -1, 2 * kValue, 256));
   CHECK(wide_values_pay({{1024, 16384}}, 4, -1, kValue, 128));
