@@ -241,12 +241,19 @@ class Plugins(PluginTest):
             compiled(MINIMAL.replace("CHANGE", "*(volatile int*)0 = 1")),
             compiled(MINIMAL.replace("CHANGE;", "") + "#include <stdlib.h>\n"
                      "__attribute__((constructor)) static void leave(void) { exit(0); }"),
+            compiled(MINIMAL.replace("CHANGE;", "") + "#include <unistd.h>\n"
+                     "__attribute__((constructor)) static void stay(void) { for (;;) pause(); }"),
         )  # fmt: skip
+        limit = ("--hang-limit", "2")  # where the document shows the default
+
         for write, line in zip(make, shown("docs/plugins.md", "--plugin").splitlines(), strict=True):
             with self.subTest(line):
                 write()
-                err = self.expect(2, "run", "tiny.yaml", "--device", "cpu", "--plugin", "libmine.so").err
-                self.assertIn(line.removesuffix(" ..."), err.replace(f"{self.dir}/", "./"))
+                err = self.expect(
+                    2, "run", "tiny.yaml", "--device", "cpu", "--plugin", "libmine.so", *limit
+                ).err
+                shown_text = line.removesuffix(" ...").replace("after 60 s", "after 2 s")
+                self.assertIn(shown_text, err.replace(f"{self.dir}/", "./"))
 
 
 if __name__ == "__main__":
