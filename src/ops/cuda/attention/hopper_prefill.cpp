@@ -310,7 +310,8 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   // Of steps in a row, where some rows are masked or scores are large; where neither is, none.
   if (plan.cap > 0 && plan.unrolled) return 288;
   if (plan.tile.slope_products && plan.unrolled) return 112;
-  if (plan.cap > 3) return boxes + 240;
+  if (plan.cap > 0 && boxes > 0) return boxes + 320;
+  if (plan.cap > 3) return 240;
   // What a tile's rare path needs is kept on the stack while a box is handed over: 240 bytes of a
   // soft cap in f16, 204 of bounds in a window, 248 of bounds beside 64 columns; in the loop over
   // tiles 4.
