@@ -6,10 +6,25 @@
 
 #include "bench/judge/device_screen.h"
 #include "core/error.h"
+#include "core/problem/problem.h"
 #include "ops/cuda/testing/emulated_screen_testing.h"
 #include "ops/ops.h"
 
 namespace attnbench {
+
+/// The batch of a decoder as that of a small MLA model, two heads of 24 + 8 columns over latents of
+/// 32.
+inline Problem as_latents(Problem problem) {
+  problem.attention.type = AttentionType::kMla;
+  problem.mla.kv_lora_rank = 32;
+  problem.mla.qk_nope_head_dim = 24;
+  problem.mla.qk_rope_head_dim = 8;
+  problem.mla.v_head_dim = 16;
+  problem.attention.num_heads = problem.attention.num_kv_heads = 2;
+  problem.attention.head_size = 32;
+  problem.attention.v_head_size = 16;
+  return problem;
+}
 
 /// The emulated kernels with the memory that they work in.
 class EmulatedRowScreen final : public RowScreen {

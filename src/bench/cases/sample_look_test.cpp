@@ -36,17 +36,7 @@ Problem example_problem() {
   return problem;
 }
 
-Problem latent_problem() {
-  Problem problem = example_problem();
-  problem.attention.type = AttentionType::kMla;
-  problem.mla.kv_lora_rank = 32;
-  problem.mla.qk_nope_head_dim = 24;
-  problem.mla.qk_rope_head_dim = 8;
-  problem.mla.v_head_dim = 16;
-  problem.attention.num_kv_heads = 2;
-  problem.attention.v_head_size = 16;
-  return problem;
-}
+Problem latent_problem() { return as_latents(example_problem()); }
 
 Problem encoder_problem() {
   Problem problem = example_problem();

@@ -14,6 +14,18 @@ std::int64_t elements_of_row(const Tensor& tensor) {
   return tensor.num_elements() / std::max<std::int64_t>(tensor.dim(0), 1);
 }
 
+/// What every query of a batch has beside it: views of all keys and values, and what belongs to
+/// heads. Where rows and keys begin is for the caller.
+AttentionInputs beside_query(const AttentionInputs& inputs) {
+  AttentionInputs shared;
+  shared.key = Tensor::view(inputs.key);
+  shared.value = Tensor::view(inputs.value);
+  shared.sinks = inputs.sinks;
+  shared.alibi_slopes = inputs.alibi_slopes;
+  shared.value_channel_scale = inputs.value_channel_scale;
+  return shared;
+}
+
 /// Row `row` of the batch's query as the redraw made it.
 Tensor redrawn_row(const Tensor& query, std::int64_t row, std::uint64_t nonce) {
   const std::int64_t elements = elements_of_row(query);
@@ -46,6 +58,7 @@ RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one
   const auto b = static_cast<std::size_t>(one.request);
   const std::int64_t first_row = inputs.query_start_loc[b];
   RedrawnRows redrawn;
+  redrawn.inputs = beside_query(inputs);
   AttentionInputs& own = redrawn.inputs;
   std::vector<std::int64_t> shape = inputs.query.shape();
   shape[0] = std::ssize(one.rows);
@@ -56,14 +69,9 @@ RedrawnRows redrawn_rows(const AttentionInputs& inputs, const JudgedRequest& one
     std::memcpy(next, drawn.bytes(), drawn.size_bytes());
     next += drawn.size_bytes();
   }
-  own.key = Tensor::view(inputs.key);
-  own.value = Tensor::view(inputs.value);
   own.query_start_loc = {0, inputs.query_start_loc[b + 1] - inputs.query_start_loc[b]};
   own.seq_lens = {inputs.seq_lens[b]};
   own.key_start_loc = {inputs.key_start_loc[b], inputs.key_start_loc[b] + inputs.seq_lens[b]};
-  own.sinks = inputs.sinks;
-  own.alibi_slopes = inputs.alibi_slopes;
-  own.value_channel_scale = inputs.value_channel_scale;
   for (const MovedRows& rows : moved) {
     const auto source = static_cast<std::size_t>(rows.source_request);
     redrawn.moved.push_back(
@@ -86,16 +94,11 @@ Tensor redrawn_query(const Tensor& query, std::int64_t num_rows, std::uint64_t n
 }
 
 AttentionInputs redrawn_batch(const AttentionInputs& inputs, std::uint64_t nonce) {
-  AttentionInputs redrawn;
+  AttentionInputs redrawn = beside_query(inputs);
   redrawn.query = redrawn_query(inputs.query, inputs.num_tokens(), nonce);
-  redrawn.key = Tensor::view(inputs.key);
-  redrawn.value = Tensor::view(inputs.value);
   redrawn.query_start_loc = inputs.query_start_loc;
   redrawn.seq_lens = inputs.seq_lens;
   redrawn.key_start_loc = inputs.key_start_loc;
-  redrawn.sinks = inputs.sinks;
-  redrawn.alibi_slopes = inputs.alibi_slopes;
-  redrawn.value_channel_scale = inputs.value_channel_scale;
   return redrawn;
 }
 

@@ -332,9 +332,6 @@ attn::Element value_element(const attn::AttendParams& params) {
   if (has_values_apart(params)) return attn::Element::kF16;
   return has_int8_scores(params) ? params.int8.value_element : params.kv.element;
 }
-bool has_values_apart(const attn::AttendParams& params) {
-  return params.kv.value_block_table != nullptr;
-}
 
 bool scales_first(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;

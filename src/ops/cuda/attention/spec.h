@@ -47,7 +47,9 @@ int key_bytes(const attn::AttendParams& params);
 bool has_int8_scores(const attn::AttendParams& params);
 attn::Element value_element(const attn::AttendParams& params);
 /// Values of 16 bits beside keys of one byte, in pages of their own (KvParams::value_block_table).
-bool has_values_apart(const attn::AttendParams& params);
+inline bool has_values_apart(const attn::AttendParams& params) {
+  return params.kv.value_block_table != nullptr;
+}
 /// Whether scores are brought to log2 units before their maximum. Why the sign: the maximum of
 /// scaled scores is the scaled maximum for positive scales only.
 bool scales_first(const attn::AttendParams& params);
